@@ -121,7 +121,7 @@ def test_a_config_from_python_is_refused_with_all_its_problems():
     assert problems(lambda: replace(FeedForwardConfig(inner=4), inner=-1)) == [
         'FeedForwardConfig: "inner": expected a whole number, at least 1, but got -1']
     assert problems(lambda: LayerConfig(feed_forward=AttentionConfig())) == [
-        'LayerConfig: "feed_forward": expected a table, but got a AttentionConfig']
+        'LayerConfig: "feed_forward": expected a table, but got an AttentionConfig']
 
 
 @pytest.mark.parametrize(("field", "good", "bad"), [
@@ -142,7 +142,7 @@ def test_limits_of_text():
     fields = [("x", str, text(minimum=2)), ("y", str, text(""))]
     cls = dataclasses.make_dataclass("T", fields, bases=(Config,), frozen=True)
     assert cls("ab").x == "ab"
-    assert problems(lambda: cls("a", 1)) == ['T: "x": expected text, at least 2 characters long, but got "a"',
+    assert problems(lambda: cls("a", 1)) == ['T: "x": expected text of at least 2 characters, but got "a"',
                                              'T: "y": expected text, but got 1']
 
 
@@ -244,8 +244,8 @@ def test_changes_are_checked_too():
     document = override(parse_document("[optim]\nlearning_rate = 1\n", "train.toml"),
                         {"optim.steps": 0, "optim.stepz": 1})
     assert sorted(problems(lambda: read_configs({"optim": OptimConfig}, document))) == [
-        'train.toml, as changed: "steps" in [optim]: expected a whole number, at least 1, but got 0',
-        'train.toml, as changed: unknown key "stepz" in [optim]; did you mean "steps"?',
+        'train.toml (overridden): "steps" in [optim]: expected a whole number, at least 1, but got 0',
+        'train.toml (overridden): unknown key "stepz" in [optim]; did you mean "steps"?',
     ]
 
 

@@ -157,7 +157,7 @@ def test_kinds():
     (object, None), (tuple[Red, ...], EVEN),
 ])
 def test_types_that_no_key_can_have(annotation, rule):
-    with pytest.raises(TypeError, match=r"^here: no key can be of the type "):
+    with pytest.raises(TypeError, match=r"^here: a config field cannot have the type "):
         type_spec(annotation, "here", rule)
 
 
@@ -166,7 +166,7 @@ def test_two_of_one_kind_cannot_be_told_apart():
     class Other:
         kind: ClassVar[str] = "red"
 
-    with pytest.raises(TypeError, match=r"^here: no key can be of the type .*Red.* \| .*Other"):
+    with pytest.raises(TypeError, match=r"^here: a config field cannot have the type .*Red.* \| .*Other"):
         type_spec(Red | Other, "here")
 
 

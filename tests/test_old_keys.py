@@ -12,7 +12,7 @@ from regard import config, toml
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig, model_config
 from regard.special_tokens import SpecialTokens
-from regard.tasks.task import OLD_PARALLELISM, OLD_RECORD_KEYS
+from regard.tasks.record import OLD_PARALLELISM, OLD_RECORD_KEYS
 from regard.toml import ConfigError
 from regard.training.config import DataConfig, TrainingConfig
 

@@ -98,12 +98,12 @@ def test_ends_of_lines_and_a_byte_order_mark_change_nothing(tmp_path, document, 
     (b"\n\xff", "2: byte 1: 0xFF is not UTF-8; save the file as UTF-8"),
     (b"\xff\xfea\x00", "1: byte 1: 0xFF is not UTF-8; save the file as UTF-8"),
     (b"\xef\xbb\xbfa = '\xe9'", "1: byte 9: 0xE9 is not UTF-8; save the file as UTF-8"),
-    (b"a = 1\nb =\nc = 1", "2: not TOML: invalid value (column 4)"),
-    (b"a = 1\na = 2\nb = 1", "2: not TOML: a key or table of this name is there already (column 6)"),
-    (b"[a.b]\nc = 1\n[a.b]\n", "3: not TOML: cannot declare [a.b] twice (column 5)"),
-    (b"a = 1\nb = [1,\n2\n\n", "3: not TOML: unclosed array (at the end)"),
-    (b"a = 1\n\x00", "2: not TOML: invalid statement (column 1)"),
-    (b"a = 1\rb = 2", "1: not TOML: expected newline or end of document after a statement (column 6)"),
+    (b"a = 1\nb =\nc = 1", "2: invalid TOML: invalid value (column 4)"),
+    (b"a = 1\na = 2\nb = 1", "2: invalid TOML: a key or table of this name exists already (column 6)"),
+    (b"[a.b]\nc = 1\n[a.b]\n", "3: invalid TOML: cannot declare [a.b] twice (column 5)"),
+    (b"a = 1\nb = [1,\n2\n\n", "3: invalid TOML: unclosed array (at the end)"),
+    (b"a = 1\n\x00", "2: invalid TOML: invalid statement (column 1)"),
+    (b"a = 1\rb = 2", "1: invalid TOML: expected newline or end of document after a statement (column 6)"),
     (b"a = " + b"9" * 5000, " a number has too many digits to be read"),
     (b"a = " + b"[" * 5000, " tables or arrays are nested too deeply to be read"),
 ])
@@ -115,7 +115,7 @@ def test_bad_files_are_refused_with_the_line(tmp_path, data, said):
 
 def test_files_that_cannot_be_read(tmp_path):
     assert problems(lambda: read_document(tmp_path / "no.toml")) == [f"{tmp_path}/no.toml: there is no such file"]
-    assert problems(lambda: read_document(tmp_path)) == [f"{tmp_path}: expected a TOML file, but it is a directory"]
+    assert problems(lambda: read_document(tmp_path)) == [f"{tmp_path}: this is a folder, not a TOML file"]
     assert problems(lambda: read_document("a\0\x1b\udc80")) == [
         r"a\u0000\u001b\udc80: cannot be read: embedded null byte"]
     long = tmp_path / ("x" * 300)
@@ -127,15 +127,24 @@ def test_a_file_without_permission(tmp_path):
     path = tmp_path / "locked.toml"
     path.write_text("")
     path.chmod(0)
-    assert problems(lambda: read_document(path)) == [f"{path}: there is no permission to read it"]
+    assert problems(lambda: read_document(path)) == [f"{path}: permission denied"]
 
 
 def test_no_permission_in_words(tmp_path, monkeypatch):
-    def refuse(path):
+    def refuse(path, mode):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(toml.Path, "read_bytes", refuse)
-    assert problems(lambda: read_document("locked.toml")) == ["locked.toml: there is no permission to read it"]
+    monkeypatch.setattr(toml, "open", refuse, raising=False)
+    assert problems(lambda: read_document("locked.toml")) == ["locked.toml: permission denied"]
+
+
+@pytest.mark.parametrize("text", [".".join("a" * 100_000) + " = 1", "[" + ".".join("a" * 100_000) + "]"])
+def test_a_key_of_very_many_parts_is_refused_at_once(text):
+    assert problems(lambda: parse_document(f"b = 1\n{text}\n", "a.toml")) == ["a.toml:2: a key has more than 100 parts"]
+
+
+def test_a_file_that_never_ends_is_refused():
+    assert problems(lambda: read_document("/dev/zero")) == ["/dev/zero: larger than 16 MiB, which no config is"]
 
 
 @given(st.text(st.sampled_from("ab =[]{}\"'\\\n#.,1-:_\t\r\x00\x1bé\ufeff\ud800")))
@@ -166,8 +175,8 @@ def test_a_changed_key_has_no_line_and_says_so(document):
     names = [("model", "layers", 1, "heads"), ("model", "width"), ("model", "layers", 0, "heads"), ("model",)]
     assert [other.line(path) for path in names] == [None, None, 6, 2]
     assert other.error([ConfigProblem(path, "", ": x") for path in names]).problems == (
-        'train.toml, as changed: "heads" in [model.layers[1]]: x',
-        'train.toml, as changed: "width" in [model]: x',
+        'train.toml (overridden): "heads" in [model.layers[1]]: x',
+        'train.toml (overridden): "width" in [model]: x',
         'train.toml:2: "model": x',
         'train.toml:6: "heads" in [model.layers[0]]: x',
     )
@@ -545,3 +554,48 @@ def test_names_of_paths():
     assert escape('a\tb"') == 'a\\tb\\"'
     assert is_encodable("é🙂")
     assert not is_encodable("a\udc80")
+
+
+COMMENTS = {"seed": "set by you", "a.rate": "largest stable rate", "a.long": "word " * 60, "a.list": "after the array",
+            "a.b.text": 'with a "quote", a # and a \\ in it', "nowhere.key": "ignored", "a.c.x": "dotted table"}
+COMMENTED = {"seed": 1, "plain": 2, "a": {"rate": 0.5, "long": 3, "list": ["element " * 5] * 4, "b": {"text": "x # y"},
+                                          "c": {"x": 1}}}
+
+
+def test_comments_are_written_after_values_and_read_again():
+    text = toml.dumps(COMMENTED, COMMENTS)
+    assert "seed = 1  # set by you\nplain = 2\n" in text
+    assert tomllib.loads(text) == COMMENTED
+    assert max(map(len, text.split("\n"))) <= 110
+    known = {key: " ".join(comment.split()) for key, comment in COMMENTS.items() if key != "nowhere.key"}
+    assert toml.read_comments(text) == known
+    assert toml.dumps(COMMENTED, toml.read_comments(text)) == text
+
+
+def test_lines_of_keys_with_comments():
+    document = toml.parse_document(toml.dumps(COMMENTED, COMMENTS), "x.toml")
+    lines = toml.dumps(COMMENTED, COMMENTS).split("\n")
+    for path in (("seed",), ("a", "rate"), ("a", "long"), ("a", "b", "text")):
+        assert lines[document.line(path) - 1].startswith(f"{path[-1]} = ")
+
+
+@pytest.mark.parametrize("comment", ["two\nlines", "a\x00b", "\x1b[31mred", "\u202eturned", "", "   "])
+def test_hostile_comments(comment):
+    text = toml.dumps({"key": 1}, {"key": comment})
+    assert tomllib.loads(text) == {"key": 1}
+    assert len(text.split("\n")) == 2
+    assert text.replace("\n", "").isprintable()
+
+
+def test_comments_of_a_user():
+    text = "# above\n[a]\nx = 1 # mine\n# not indented\ny = [ # inside\n  1, # one\n] # after\n   # more\nz = 'a # b'\n"
+    assert toml.read_comments(text) == {"a.x": "mine", "a.y": "after more"}
+
+
+def test_errors_name_where_a_value_comes_from():
+    document = toml.override(toml.parse_document("[a]\nx = 1\n", "f.toml"), {"a.y": 2}, "--set")
+    document = toml.override(document, {"a.z": 3, "b": 4})
+    problems = [toml.ConfigProblem(path, "", ": wrong") for path in (("a", "x"), ("a", "y"), ("a", "z"), ("b",))]
+    assert set(document.error(problems).problems) == {
+        'f.toml:2: "x" in [a]: wrong', '--set: "y" in [a]: wrong', 'f.toml (overridden): "z" in [a]: wrong',
+        'f.toml (overridden): "b": wrong'}

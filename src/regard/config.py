@@ -64,7 +64,7 @@ _LIMITS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class FieldRule:
-    """What a field requires beyond its type, in words and as a test; `names` if only these are valid."""
+    """The values that a field may have beyond its type, as a phrase and as a test; `names` if only these are valid."""
 
     scalar: type
     expected: str
@@ -132,7 +132,7 @@ def choice(names: Iterable[str], default: Any = MISSING, *, old: str | None = No
 
 def text(default: Any = MISSING, *, minimum: int = 0, old: str | None = None) -> Any:
     """A field that is text with a minimum number of characters."""
-    expected = f"text, at least {minimum} characters long" if minimum else TYPE_NAMES[str]
+    expected = f"text of at least {checks.plural(minimum, 'character')}" if minimum else TYPE_NAMES[str]
     return _config_field(default, FieldRule(str, expected, lambda value: len(value) >= minimum), old)
 
 
@@ -219,9 +219,13 @@ def to_tables(value: Any) -> Any:
     return [to_tables(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def to_toml(tables: Mapping[str, Any]) -> str:
-    """TOML of {"model": a config, "seed": 1, ...}, from which `read_config` gives equal configs."""
-    return toml.dumps(to_tables(tables))
+def to_toml(tables: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+    """TOML of {"model": a config, "seed": 1, ...}, from which `read_config` gives equal configs.
+
+    Args:
+        comments: by dotted key, a comment that is written after the value.
+    """
+    return toml.dumps(to_tables(tables), comments)
 
 
 # How values are read: a reader for every type. It returns the value to keep, or adds a problem and returns None.
@@ -366,7 +370,7 @@ def key_specs(cls: type) -> Mapping[str, KeySpec]:
         has_default = field.default is not MISSING or field.default_factory is not MISSING
         spec = type_spec(hints[field.name], where, field.metadata.get(RULE_KEY))
         if spec.optional and has_default and field.default is not None:
-            raise TypeError(f"{where} may be None, so its default must be None: TOML can only leave a key out")
+            raise TypeError(f"{where} may be None, so its default must be None: TOML has no null")
         known[field.name] = dataclasses.replace(spec, required=not has_default, old=field.metadata.get(OLD_KEY))
     _KEY_SPECS[cls] = known
     return known
@@ -407,7 +411,7 @@ def _value_reader(options: tuple[Any, ...], rule: FieldRule | None, where: str) 
         if len(options) == 1 or len(kinds) == len(options):
             return TableReader(options)
     required = "" if rule is None else f" that is {rule.expected}"
-    raise TypeError(f"{where}: no key can be of the type {' | '.join(map(str, options))}{required}")
+    raise TypeError(f"{where}: a config field cannot have the type {' | '.join(map(str, options))}{required}")
 
 
 def _union_members(annotation: Any) -> tuple[Any, ...]:
@@ -489,7 +493,7 @@ class _KeyUpdate:
 
     def _both(self, path: KeyPath, key: str, name: str) -> ConfigProblem:
         line = self.document.line((*path, name))
-        return ConfigProblem((*path, key), "", f": it is the old name of {quote(name)}, which is set too"
+        return ConfigProblem((*path, key), "", f": this is the old name of {quote(name)}, which is set too"
                              f"{'' if line is None else f', in line {line}'}; remove one of them")
 
     def current(self, path: KeyPath) -> KeyPath:
@@ -503,7 +507,8 @@ class _KeyUpdate:
         """A line that names the old keys."""
         names = [f"{dotted_key(path)} is now {dotted_key(new)}" for path, new in self.new_paths.items()]
         more = f" and {len(names) - NOTICE_KEYS} more" if len(names) > NOTICE_KEYS else ""
-        return f"{self.document.name}: old names of keys: {', '.join(names[:NOTICE_KEYS])}{more}."
+        count = checks.plural(len(names), "key")
+        return f"{self.document.name}: {count} renamed: {', '.join(names[:NOTICE_KEYS])}{more}."
 
 
 def _with_current_keys(document: TomlDocument, at: tuple[str, ...],
@@ -522,7 +527,8 @@ def _with_current_keys(document: TomlDocument, at: tuple[str, ...],
         return document
     warnings.warn(update.notice(), FutureWarning, stacklevel=3)
     return TomlDocument(tables, document.name, {update.current(path): line for path, line in document.lines.items()},
-                        frozenset(map(update.current, document.changes)))
+                        frozenset(map(update.current, document.changes)),
+                        {update.current(path): source for path, source in document.sources.items()})
 
 
 def _value_at(tables: Any, path: KeyPath) -> Any:

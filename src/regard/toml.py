@@ -5,21 +5,22 @@
     document.line(("model", "width"))                    12
     override(document, {"model.width": 256})
     dumps({"model": {"width": 256}})                     TOML text
+    dumps({"seed": 1}, {"seed": "set by you"})           seed = 1  # set by you
 
 The standard library parses TOML but does not report where a key stands, so the text is scanned a second time for line
-numbers alone. A `TomlDocument` knows neither which keys are allowed nor which values are valid: the reader of the
-configuration (`regard.config`) collects all problems, and `TomlDocument.error` reports them together, file and line
-first.
+numbers, and for the comments after values. A `TomlDocument` knows neither which keys are allowed nor which values are
+valid: the reader of the configuration (`regard.config`) collects all problems, and `TomlDocument.error` reports them
+together, file and line first.
 """
 
 import math
 import os
 import re
+import textwrap
 import tomllib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard import checks
@@ -34,6 +35,7 @@ KEY_PATTERN = re.compile(rf"[ \t]*(?:{_PART.pattern})(?:[ \t]*\.[ \t]*(?:{_PART.
 # Three quotes end a multi-line string; up to two more before them belong to it.
 _LONG = r'(?s:"{3}(?:\\.|[^\\])*?"{3,5}|' r"'{3}.*?'{3,5})"
 _SCALAR = re.compile(rf"{_LONG}|{_BASIC}|{_LITERAL}|[^,\]}}#\n]+")  # a date and a time may be separated by a blank
+_COMMENT = re.compile(r"[ \t]*#[^\n]*(?:\n[ \t]+#[^\n]*)*")
 _BETWEEN = re.compile(r"(?:[ \t\n,]|#[^\n]*)*")
 
 
@@ -43,6 +45,16 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     A table has the line of its header, or without a header, of the first key that leads into it.
     """
     return _LineScanner(text).scan()
+
+
+def read_comments(text: str) -> dict[str, str]:
+    """The comment after each value of a TOML text, by the dotted key; `dumps` writes it again.
+
+    It begins on the line where the value ends. Lines below with nothing but a comment that is indented belong to it.
+    """
+    scanner = _LineScanner(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    scanner.scan()
+    return scanner.comments
 
 
 def split_key(text: str) -> tuple[str, ...]:
@@ -59,6 +71,7 @@ class _LineScanner:
         self.breaks = [match.start() for match in re.finditer("\n", text)]
         self.found: dict[KeyPath, int] = {}
         self.elements: dict[KeyPath, int] = {}  # how many tables each [[array]] has so far
+        self.comments: dict[str, str] = {}
 
     def scan(self) -> dict[KeyPath, int]:
         table: KeyPath = ()
@@ -66,7 +79,10 @@ class _LineScanner:
             if character == "[":
                 table = self._header()
             else:
-                self._pair(table)
+                path = self._pair(table)
+                comment = _COMMENT.match(self.text, self.position)
+                if comment is not None:
+                    self.comments[dotted_key(path)] = " ".join(line.strip(" \t#") for line in comment[0].split("\n"))
         return self.found
 
     def _next(self) -> str:
@@ -103,7 +119,8 @@ class _LineScanner:
         self.found[path] = line  # its own header counts more than an earlier header of a table inside it
         return path
 
-    def _pair(self, table: KeyPath) -> None:
+    def _pair(self, table: KeyPath) -> KeyPath:
+        """Read a key and its value, and return the path of the key."""
         line = self._line()
         *outer, last = split_key(self._over(KEY_PATTERN))
         for key in outer:
@@ -112,6 +129,7 @@ class _LineScanner:
         self.found[*table, last] = line
         self.position += 1  # the equals sign
         self._value((*table, last))
+        return (*table, last)
 
     def _value(self, path: KeyPath) -> None:
         opening = self._next()
@@ -134,18 +152,24 @@ class _LineScanner:
 _UNSAFE = re.compile("[\"\\\\\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+MAX_TOML_BYTES, MAX_KEY_PARTS = 1 << 24, 100
 _MAX_ARRAY_LINE = 100
 """A longer array is written with one element a line."""
 _MAX_SHOWN = 60
+_MAX_COMMENTED_LINE, _MIN_COMMENT = 100, 40
+"""The length of a line with a comment, which is wrapped below the value; and of the comment on each, at least."""
 
 
-def dumps(tables: Mapping[str, Any]) -> str:
+def dumps(tables: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
     """The tables as TOML text, without None; a ValueError for a value that TOML cannot express.
 
     Each table has its values first, then the tables inside it under their full names. Equal tables give equal text.
+
+    Args:
+        comments: by dotted key, a comment that is written after the value. Keys that are not in the tables are ignored.
     """
     _check_keys(tables)
-    return "\n".join(_sections(tables, (), ""))
+    return "\n".join(_sections(tables, (), "", comments or {}))
 
 
 def dotted_key(path: KeyPath) -> str:
@@ -179,6 +203,12 @@ def escape(text: str) -> str:
     return _UNSAFE.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
 
 
+def escape_control(text: str) -> str:
+    """The text for a comment: without line ends, and with escapes for control characters."""
+    line = " ".join(text.split())
+    return _UNSAFE.sub(lambda match: match[0] if match[0] in '"\\' else f"\\u{ord(match[0]):04x}", line)
+
+
 def fits_64_bits(value: int) -> bool:
     """Whether an integer fits into 64 bits, the range that TOML guarantees."""
     return -(2**63) <= value < 2**63
@@ -189,19 +219,33 @@ def is_encodable(text: str) -> bool:
     return re.search("[\ud800-\udfff]", text) is None
 
 
-def _sections(table: Mapping[str, Any], path: tuple[str, ...], header: str) -> Iterator[str]:
+def _sections(table: Mapping[str, Any], path: tuple[str, ...], header: str,
+              comments: Mapping[str, str]) -> Iterator[str]:
     """The text of a table under its header, then the tables inside it."""
     inner = {key: value for key, value in table.items() if isinstance(value, Mapping) or _are_tables(value)}
-    own = [f"{pair}\n" for pair in _format_pairs({key: table[key] for key in table if key not in inner}, path)]
+    values = {key: value for key, value in table.items() if key not in inner and value is not None}
+    own = [_add_comment(pair, comments.get(dotted_key((*path, key)), "")) + "\n"
+           for key, pair in zip(values, _format_pairs(values, path), strict=True)]
     if own or header.startswith("[[") or (header and not inner):
         yield header + "".join(own)
     for key, value in inner.items():
         below = (*path, key)
         if isinstance(value, Mapping):
-            yield from _sections(value, below, f"[{dotted_key(below)}]\n")
+            yield from _sections(value, below, f"[{dotted_key(below)}]\n", comments)
         else:
             for element in value:
-                yield from _sections(element, below, f"[[{dotted_key(below)}]]\n")
+                yield from _sections(element, below, f"[[{dotted_key(below)}]]\n", comments)
+
+
+def _add_comment(pair: str, comment: str) -> str:
+    """A key and its value, with a comment after it, wrapped below its first line."""
+    last = pair.rpartition("\n")[2]
+    room = max(_MIN_COMMENT, _MAX_COMMENTED_LINE - len(last) - 4)
+    lines = textwrap.wrap(escape_control(comment), room, break_long_words=False, break_on_hyphens=False)
+    if not lines:
+        return pair
+    indent = "\n" + " " * len(last) + "  # "
+    return f"{pair}  # {indent.join(lines)}"
 
 
 def _check_keys(value: object) -> None:
@@ -263,7 +307,10 @@ class ConfigProblem(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """All problems of a configuration: `problems` has a line for each, `found` also the key."""
+    """A config has errors: all of them are reported at once.
+
+    `problems` has a line for each error, `found` also its key.
+    """
 
     def __init__(self, problems: Iterable[str], found: Iterable[ConfigProblem] = ()) -> None:
         self.problems, self.found = tuple(problems), tuple(found)
@@ -282,6 +329,8 @@ class TomlDocument:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     changes: frozenset[KeyPath] = frozenset()
     """The keys whose values were overridden."""
+    sources: Mapping[KeyPath, str] = field(default_factory=dict)
+    """Where overriding values come from, for messages: "--set", or an option such as "--width 30"."""
 
     def line(self, path: KeyPath) -> int | None:
         """The line of a key; for a missing key, the line of the nearest table around it."""
@@ -289,14 +338,21 @@ class TomlDocument:
             return None
         return next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
 
+    def source(self, path: KeyPath) -> str | None:
+        """Where the overriding value of a key, or of the nearest table around it, comes from."""
+        return next((self.sources[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.sources), None)
+
     def error(self, found: Iterable[ConfigProblem]) -> ConfigError:
         """The error with all of these problems, in the order of their lines; the caller raises it."""
         ordered = sorted(found, key=lambda problem: self.line(problem.path) or 0)
         return ConfigError([f"{self._place(problem.path)}: {problem}" for problem in ordered], ordered)
 
     def _place(self, path: KeyPath) -> str:
+        source = self.source(path)
+        if source is not None:
+            return source
         if self._is_changed(path):
-            return f"{self.name}, as changed"
+            return f"{self.name} (overridden)"
         line = self.line(path)
         return self.name if line is None else f"{self.name}:{line}"
 
@@ -308,15 +364,18 @@ def read_document(path: str | os.PathLike[str]) -> TomlDocument:
     """Read a TOML file, UTF-8 with or without a byte order mark; a ConfigError if it cannot be read."""
     file = escape(os.fspath(path))
     try:
-        data = Path(path).read_bytes()
+        with open(path, "rb") as opened:
+            data = opened.read(MAX_TOML_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError([f"{file}: there is no such file"]) from error
     except IsADirectoryError as error:
-        raise ConfigError([f"{file}: expected a TOML file, but it is a directory"]) from error
+        raise ConfigError([f"{file}: this is a folder, not a TOML file"]) from error
     except PermissionError as error:
-        raise ConfigError([f"{file}: there is no permission to read it"]) from error
+        raise ConfigError([f"{file}: permission denied"]) from error
     except (OSError, ValueError) as error:  # ValueError: an impossible file name
         raise ConfigError([f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from error
+    if len(data) > MAX_TOML_BYTES:
+        raise ConfigError([f"{file}: larger than {MAX_TOML_BYTES >> 20} MiB, which no config is"])
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -330,6 +389,10 @@ def read_document(path: str | os.PathLike[str]) -> TomlDocument:
 def parse_document(text: str, name: str) -> TomlDocument:
     """Parse a TOML text, called `name` in messages; a ConfigError has the line of a syntax error."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    for number, line in enumerate(text.split("\n"), 1):
+        key = line.partition("=")[0].strip(" \t[]")
+        if key.count(".") > MAX_KEY_PARTS and KEY_PATTERN.fullmatch(key):  # tomllib would take quadratic time
+            raise ConfigError([f"{name}:{number}: a key has more than {MAX_KEY_PARTS} parts"])
     try:
         return TomlDocument(tomllib.loads(text), name, key_lines(text))
     except tomllib.TOMLDecodeError as error:
@@ -347,18 +410,24 @@ def document_of(tables: Mapping[str, Any], name: str = "config") -> TomlDocument
     return TomlDocument(tables, name)
 
 
-def override(document: TomlDocument, changes: Mapping[str, Any]) -> TomlDocument:
+def override(document: TomlDocument, changes: Mapping[str, Any], source: str | None = None) -> TomlDocument:
     """The document with other values: {"model.width": 512}. Missing tables on the path are created.
 
     A number is the index of an array element: "model.layers.0.width". A key that contains a dot is quoted, as in TOML.
+
+    Args:
+        source: where the values come from, for messages, such as "--set".
     """
-    tables, paths = document.tables, set(document.changes)
+    tables, paths, sources = document.tables, set(document.changes), dict(document.sources)
     for key, value in changes.items():
         if KEY_PATTERN.fullmatch(key) is None:
             raise ConfigError([f"{format_value(key)}: expected a key, such as model.width"])
         tables, path = _put(tables, split_key(key), value, (), document)
         paths.add(path)
-    return replace(document, tables=tables, changes=frozenset(paths))
+        sources.pop(path, None)
+        if source is not None:
+            sources[path] = source
+    return replace(document, tables=tables, changes=frozenset(paths), sources=sources)
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -398,6 +467,6 @@ def _describe_syntax_error(message: str, text: str) -> str:
     last = text.rstrip("\n").count("\n") + 1
     line, column = (place[2], f" (column {place[3]})") if place and place[2] else (last, " (at the end)")
     if what == "Cannot overwrite a value":
-        what = "a key or table of this name is there already"
+        what = "a key or table of this name exists already"
     what = _NAMES.sub(lambda match: f"[{'.'.join(_NAME.findall(match[1]))}]", what)  # ('a', 'b') is [a.b]
-    return f"{line}: not TOML: {what[:1].lower()}{what[1:]}{column}"
+    return f"{line}: invalid TOML: {what[:1].lower()}{what[1:]}{column}"

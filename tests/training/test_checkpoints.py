@@ -211,10 +211,10 @@ def test_a_pickle_in_the_place_of_the_state(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "parts"), [
-    (b"[]", ["values.json", "the values of a checkpoint"]), (b"{", ["values.json", "the values of a checkpoint"]),
-    (b"[" * 10_000, ["values.json", "the values of a checkpoint"]),
-    (b'{"step": 20}', ["values.json", "the values of a checkpoint"]),
-    (b'{"step": 10, "best": null, "values": {}}', ["values.json", "step 20, as its folder says", "step 10"]),
+    (b"[]", ["values.json", "damaged"]), (b"{", ["values.json", "damaged"]),
+    (b"[" * 10_000, ["values.json", "damaged"]),
+    (b'{"step": 20}', ["values.json", "damaged"]),
+    (b'{"step": 10, "best": null, "values": {}}', ["values.json", "step 20", "step 10"]),
 ])
 def test_values_of_something_else(tmp_path, content, parts):
     checkpoints = saved(tmp_path, [10])
@@ -232,11 +232,11 @@ def test_a_newer_version_is_told_and_not_passed_over(tmp_path, monkeypatch):
         newer.setattr(module, "__version__", "7.8.9")
         checkpoints.save(20, snapshot(20))
     for attempt in (checkpoints.load, lambda: checkpoints.at(20)):
-        with pytest.raises(NewerFormatError, match=rf"step-00000020/values\.json` must be of format 1, which regard "
-                                             rf"{__version__} reads, but is 2, of regard 7\.8\.9 instead\. Install"):
+        with pytest.raises(NewerFormatError, match=r"step-00000020/values\.json: ") as error:
             attempt()
+        assert all(part in str(error.value) for part in ("format 2", "7.8.9", f"regard {__version__}"))
     (tmp_path / "step-00000020" / "manifest.json").write_text('{"format": 3, "regard": "8.0", "things": []}')
-    with pytest.raises(NewerFormatError, match=r"step-00000020/manifest\.json` must be of format 1.*3, of regard 8\.0"):
+    with pytest.raises(NewerFormatError, match=r"step-00000020/manifest\.json: regard 8\.0 .* format 3"):
         checkpoints.load()
     assert checkpoints.steps() == [10, 20]
 
@@ -258,7 +258,7 @@ def test_a_pointer_that_is_missing_damaged_or_behind(tmp_path, pointer):
     wrong = pointer not in (None, b'{"step": 10}')
     assert_is(loaded, 20, notes=int(wrong))
     if wrong:
-        assert loaded.notes[0].startswith(f"{tmp_path}/newest.json cannot be read. The checkpoint step-00000020 is")
+        assert loaded.notes[0].startswith(f"{tmp_path}/newest.json is damaged. The checkpoint step-00000020 is")
 
 
 def test_a_pointer_to_one_that_is_gone(tmp_path):
@@ -347,7 +347,7 @@ def test_a_disk_that_is_full_at_any_moment(tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FolderError, match="regard cannot save here"):
+    with pytest.raises(FolderError, match="cannot save here"):
         CheckpointManager(tmp_path / "file", 1).save(1, snapshot(1))
     with pytest.raises(OSError, match="step-00000001 could not be saved: No such file"):
         CheckpointManager(tmp_path / "no" / "checkpoints", 1).save(1, snapshot(1))

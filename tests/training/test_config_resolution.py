@@ -53,16 +53,17 @@ def test_what_is_asked_for_is_all_that_there_is(task):
 
 @pytest.mark.parametrize(("task", "recipe"), [
     ("seq2seq", "transformer"), ("seq2seq", "transformer-big"), ("seq2seq", "seq2seq"), ("seq2seq", "conv-tiny"),
-    ("seq2seq", "seq2seq-attention-small"), ("language", "gpt"), ("language", "lstm"), ("masked", "bert"),
+    ("seq2seq", "seq2seq-attention-small"), ("language", "llama-small"), ("language", "gpt"), ("language", "lstm"),
+    ("masked", "bert"),
     ("classify", "vit")])
 def test_a_recipe_by_its_name(task, recipe):
     assert ask(task, recipe).tables == {"recipe": recipe}
 
 
 @pytest.mark.parametrize(("task", "recipe", "message"), [
-    ("seq2seq", "gpt", "one for --task seq2seq, encoder-decoder or seq2seq, but is language, from the recipe gpt"),
-    ("language", "transformer", "one for --task language, language, but is encoder-decoder"),
-    ("masked", "vit", "one for --task masked, masked, but is vision"),
+    ("seq2seq", "gpt", r"recipe gpt .* language, .*--task seq2seq .* transformer.*--task language"),
+    ("language", "transformer", r"recipe transformer .* encoder-decoder, .*--task language .* gpt.*--task seq2seq"),
+    ("masked", "vit", r"recipe vit .* vision, .*--task masked .* bert.*--task classify"),
 ])
 def test_a_recipe_of_another_task(task, recipe, message):
     with pytest.raises(ValueError, match=message):
@@ -113,7 +114,7 @@ mixer = { heds = 2 }
     with pytest.raises(ConfigError) as error:
         ask(recipe=str(file), training__rdrop="much")
     assert str(error.value).split("\n") == [
-        f'{file}, as changed: "rdrop" in [training]: expected a finite number, at least 0.0, but got "much"',
+        '--set: "rdrop" in [training]: expected a finite number, at least 0.0, but got "much"',
         f'{file}:4: unknown key "sed" in [training]; did you mean "seed"?',
         f'{file}:5: "label_smoothing" in [training]: expected a probability, at least 0 and below 1, but got 1.5',
         f'{file}:9: unknown key "warmup_step" in [training.schedule]; did you mean "warmup_steps"?',
@@ -123,7 +124,7 @@ mixer = { heds = 2 }
 def test_a_file_that_is_no_toml(tmp_path):
     file = tmp_path / "train.toml"
     file.write_text("[training\n")
-    with pytest.raises(ConfigError, match=rf"^{file}:1: not TOML"):
+    with pytest.raises(ConfigError, match=rf"^{file}:1: "):
         ask(recipe=str(file))
     with pytest.raises(ConfigError, match="there is no such file"):
         ask(recipe=str(tmp_path / "none.toml"))
@@ -144,7 +145,7 @@ def test_what_may_fit_some_data_is_not_refused(changes):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"model.width": 30}, '"heads" in [model.encoder.mixer]: 4 does not divide the width 30'),
+    ({"model.width": 30}, '"heads" in [model.encoder.mixer]: 4 does not divide the width, 30'),
     ({"training.parallelism": "fsdp", "training.validation.metric": "bleu"},
      '"metric" in [training.validation]: only "loss" can be computed if the parameters are sharded'),
     ({"training.schedule.warmup_steps": 9, "training.schedule.max_steps": 8},
@@ -165,7 +166,7 @@ def test_a_whole_model_of_their_own(tmp_path):
     file.write_text('[model]\nkind = "seq2seq"\nwidth = 8\ncell = "gru"\n')
     assert ask(recipe=str(file)).tables["model"]["width"] == 8
     file.write_text('[model]\nkind = "language"\nwidth = 8\n')
-    with pytest.raises(ValueError, match="one for --task seq2seq, encoder-decoder or seq2seq, but is language instead"):
+    with pytest.raises(ValueError, match="encoder-decoder or seq2seq for --task seq2seq, but is language instead"):
         ask(recipe=str(file))
 
 
@@ -203,7 +204,7 @@ def test_a_score_of_another_task_is_refused(task):
         if score in plan.scores:
             ask(task, training__validation__metric=score)
         else:
-            with pytest.raises(ValueError, match=f"one for --task {task}, loss.*, but is {score} instead"):
+            with pytest.raises(ValueError, match=f"loss.* for --task {task}, but is {score} instead"):
                 ask(task, training__validation__metric=score)
 
 
@@ -216,7 +217,7 @@ def test_a_score_of_another_task_is_refused(task):
     ("classify", "training.masking.mlm_probability", 0.3), ("classify", "data.joint_tokenizer", False),
 ])
 def test_what_would_change_nothing_is_refused(task, key, asked_for):
-    with pytest.raises(ValueError, match=f"left out for --task {task}, where it has no effect"):
+    with pytest.raises(ValueError, match=f"{key}.* has no effect on --task {task}"):
         change(task, None, {key: asked_for})
 
 
@@ -272,7 +273,7 @@ def test_every_difference_is_told(stored, options, asked, lines):
         stored_config(stored, request(**options), toml.document_of(asked))
     assert str(error.value).split("\n") == [
         "model: This training cannot be resumed with other settings.", *(f"  {line}" for line in lines),
-        "Request the same, or choose another folder."]
+        "Use the stored settings, or choose another folder."]
 
 
 def test_seq2seq_is_no_size_of_another_recipe(stored):
@@ -287,15 +288,16 @@ def test_files_that_are_others(stored):
     with pytest.raises(DataError) as error:
         check_same_files(stored["files"], {"en.txt": "ab", "de.txt": "cc"}, request())
     assert str(error.value).split("\n") == [
-        "model: This training cannot be resumed with other data.", "  en.txt: its sha256 is ab, and was aa",
-        "  fr.txt: its sha256 is missing, and was bb", "  de.txt: its sha256 is cc, and was missing",
-        "Give the files as they were, or choose another folder."]
+        "model: This training cannot be resumed with other data.",
+        "  en.txt was changed: its sha256 is ab, and was aa.",
+        "  fr.txt is missing.", "  de.txt is new.",
+        "Use the same files, or choose another folder."]
 
 
 def test_another_tokenizer(stored):
     check_same_tokenizer(stored, stored, Path("model/data"))
     with pytest.raises(DataError,
-                       match=r"^model/data: .* another tokenizer.* is dd, and was cc\."):
+                       match=r"^model/data: .*tokenizer.* is dd, and was cc\."):
         check_same_tokenizer(stored, {**stored, "tokenizer": "dd"}, Path("model/data"))
     with pytest.raises(DataError, match="is None, and was cc"):
         check_same_tokenizer(stored, {**stored, "tokenizer": None}, Path("model/data"))

@@ -6,7 +6,8 @@ import torch
 from planned import CPU, GPU, SIZES, config, ready
 
 from regard.models import catalog
-from regard.models.build import build
+from regard.models.build import build, model_config
+from regard.position.rotary import RotaryConfig
 from regard.training import defaults as choices
 from regard.training.defaults import Default, DeviceProperties, by_threshold, lookup, recipe_with_size, training_length
 
@@ -252,7 +253,7 @@ cross = { heads = 3 }
 
 
 TOKENS = (10, 500, 1_000_000, 30_000_000, 3_000_000_000)
-RECIPES = ("gpt", "rnn", "lstm", "gru", "mut1", "mut2", "mut3")
+RECIPES = ("llama", "gpt", "rnn", "lstm", "gru", "mut1", "mut2", "mut3")
 
 
 def made(tokens, device=CPU, recipe=None, training=None):
@@ -276,12 +277,26 @@ def test_every_recipe_can_be_built_for_every_length(recipe, name):
         sizes.append(sum(one.numel() for one in network.parameters()))
         assert all(choice.reason for choice in (*found.values(), named))
         windows = tables["training"].windows
-        assert windows.order == ("shuffled" if recipe == "gpt" else "continuous")
+        assert windows.order == ("shuffled" if recipe in ("llama", "gpt") else "continuous")
         assert windows.batch_size >= 1
         assert windows.length >= 1
         assert windows.batch_size * windows.length <= max(8, tokens) or tokens < 64
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
+
+
+def test_the_default_language_model_has_no_largest_position():
+    for tokens in TOKENS:
+        for device in DEVICES.values():
+            model = made(tokens, device)[0]["model"]
+            assert model.embedding.positions is None
+            assert isinstance(model.stack.mixer.position, RotaryConfig)
+
+
+@pytest.mark.parametrize("size", ["-tiny", "-small", "", "-big"])
+def test_llama_has_about_the_parameters_of_gpt(size):
+    llama, gpt = (model_config(f"{name}{size}", vocab_size=300).parameters() for name in ("llama", "gpt"))
+    assert 0.96 * gpt < llama <= gpt
 
 
 def test_a_short_text_is_read_by_characters():
@@ -439,7 +454,7 @@ def test_a_size_that_is_asked_for_is_as_large_as_it_is(size):
 def test_a_training_that_ends_before_its_time_is_told_where_there_is_patience_alone(make):
     tables, found = make()
     (epochs,) = [choice for choice in found if choice.key == "training.epochs"]
-    assert ("unless" in epochs.reason) == (tables["training"].validation.patience is not None)
+    assert ("early stopping" in epochs.reason) == (tables["training"].validation.patience is not None)
 
 
 @pytest.mark.parametrize(("natural", "read"), [

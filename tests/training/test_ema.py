@@ -54,7 +54,7 @@ def test_it_goes_on_from_its_state():
     one.update()
     two.update()
     assert all(torch.equal(one.mean[name], two.mean[name]) for name in one.mean)
-    with pytest.raises(ValueError, match=r"one with the mean of 'weight'"):
+    with pytest.raises(ValueError, match=r"'weight'"):
         two.resume({})
     with pytest.raises(ValueError, match=r"of shape \(2, 3\), but is of shape \(1, 3\)"):
         two.resume({**one.state(), "weight": torch.zeros(1, 3)})
@@ -67,6 +67,6 @@ def test_a_state_that_does_not_fit_changes_nothing():
     other = {"weight": torch.ones(2, 3), "bias": torch.ones(5), "steps": torch.tensor(7)}
     with pytest.raises(ValueError, match=r"of shape \(2,\), but is of shape \(5,\)"):
         average.resume(other)
-    with pytest.raises(ValueError, match="one with the mean of 'more', which the model does not have"):
+    with pytest.raises(ValueError, match="one with 'more', which the model"):
         average.resume({**before, "more": torch.ones(1)})
     assert all(torch.equal(mean, before[name]) for name, mean in average.state().items())

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import logging
 import math
 import os
 import subprocess
@@ -76,7 +77,7 @@ def test_every_logger_is_told_everything_in_order(capsys):
         (UnicodeEncodeError("ascii", "ü", 0, 1, "no"), "ascii"),
     ],
 )
-def test_one_that_fails_is_told_of_once_and_left_out(capsys, fault, said):
+def test_one_that_fails_is_told_of_once_and_left_out(capsys, caplog, fault, said):
     bad, good = Kept("metrics.jsonl", fault, EVENTS[1]), Kept()
     with LoggerCollection([bad, good]) as report:
         tell(report)
@@ -84,20 +85,19 @@ def test_one_that_fails_is_told_of_once_and_left_out(capsys, fault, said):
     assert bad.told == EVENTS[:1]
     assert bad.closed == 1
     assert good.told == EVENTS * 2
-    out, told = capsys.readouterr()
-    assert out == ""
+    assert capsys.readouterr().out == ""
+    ((name, level, told),) = caplog.record_tuples
+    assert (name, level) == ("regard.training", logging.WARNING)
     assert told.startswith("metrics.jsonl: could not write: ")
-    assert told.endswith("; continuing without it\n")
-    assert told.count("\n") == 1
     assert said in told
 
 
-def test_one_that_cannot_even_be_closed(capsys):
+def test_one_that_cannot_even_be_closed(caplog):
     bad, good = Kept("bad", FULL, EVENTS[0], at_close=FULL), Kept()
     with LoggerCollection([bad, good]) as report:
         tell(report)
     assert good.told == EVENTS
-    assert capsys.readouterr().err.count("\n") == 1
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("stream", [None, "closed", "full"])
@@ -106,6 +106,8 @@ def test_stderr_may_be_what_failed(monkeypatch, stream):
         def write(self, text):
             raise FULL
 
+    monkeypatch.setattr(logging.getLogger("regard"), "propagate", False)
+    monkeypatch.setattr(logging.getLogger("regard"), "handlers", [logging.lastResort])
     replaced = None if stream is None else Full()
     if stream == "closed":
         replaced.close()
@@ -154,13 +156,13 @@ def test_what_a_signal_tells_in_the_middle_of_an_event_comes_after_it():
     assert first.told == second.told == expected
 
 
-def test_all_are_closed_whatever_becomes_of_one(capsys):
+def test_all_are_closed_whatever_becomes_of_one(caplog):
     loggers = [Kept("a"), Kept("b", at_close=FULL), Kept("c")]
     report = LoggerCollection(loggers)
     report.close()
     report.close()
     assert [logger.closed for logger in loggers] == [1, 1, 1]
-    assert capsys.readouterr().err == "b: could not write: No space left on device; continuing without it\n"
+    assert [message.split(". ")[0] for message in caplog.messages] == ["b: could not write: No space left on device"]
     interrupted = [Kept("a", at_close=KeyboardInterrupt), Kept("b")]
     with pytest.raises(KeyboardInterrupt):
         LoggerCollection(interrupted).close()
@@ -356,11 +358,11 @@ def test_lines_go_on_when_the_folder_around_the_file_is_replaced(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_full_disk_ends_the_log_and_not_the_training(capsys):
+def test_a_full_disk_ends_the_log_and_not_the_training(caplog):
     with LoggerCollection([MetricsLogger("/dev/full")]) as report:
         report(progress(1))
         report(progress(2))
-    assert capsys.readouterr().err == "full: could not write: No space left on device; continuing without it\n"
+    assert [message.split(". ")[0] for message in caplog.messages] == ["full: could not write: No space left on device"]
 
 
 def started_tracking(first=1):
@@ -449,7 +451,7 @@ def test_without_a_start_it_writes_all_the_same(writers, tmp_path):
     assert writers()[0].scalars == {("validation/bleu", 3): 30.0, ("validation/loss", 3): 2.0}
 
 
-def test_a_dead_writer_does_not_end_the_training(writers, tmp_path, monkeypatch, capsys):
+def test_a_dead_writer_does_not_end_the_training(writers, tmp_path, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -458,7 +460,8 @@ def test_a_dead_writer_does_not_end_the_training(writers, tmp_path, monkeypatch,
         report(started_tracking())
         report(progress_tracking(1))
         report(progress_tracking(2))
-    assert capsys.readouterr().err == "TensorBoard: could not write: No space left on device; continuing without it\n"
+    (message,) = caplog.messages
+    assert message.startswith("TensorBoard: could not write: No space left on device")
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):

@@ -15,14 +15,18 @@ from regard.training.distributed import DistributedContext
 from regard.training.engine import TrainingEngine
 from regard.training.loop import (
     ALL_STEPS_DONE,
+    COUNTS_ALL,
+    COUNTS_LATER,
     INTERRUPTED,
     PATIENCE_ENDED,
+    PATIENCE_STARTS,
     TrainingError,
     TrainingState,
     stop_reason,
     stored_training_state,
 )
 from regard.training.snapshot import restore_snapshot
+from regard.training.tasks.interface import ValidationResult
 
 
 @pytest.fixture(autouse=True)
@@ -115,15 +119,54 @@ def test_a_judgement_leaves_the_random_state_and_the_mode(tmp_path, monkeypatch)
     ("loss", [3.0, 3.5, 2.0, 2.5, 1.0], [1, 3, 5], 6),
     ("loss", [math.nan, math.inf, 2.0, math.nan, 1.0], [], 2),
 ])
-def test_patience_and_the_best(tmp_path, score, scores, kept, ends):
-    """Two judgements without a better score end the training; what is no number is never the best."""
-    made = Made(tmp_path / "checkpoints", Line(scores=[*scores, 9.0 if score == "loss" else 0.0], score=score),
-                settings(steps=6, every=1, store=1, patience=2, score=score))
-    standing = made.training.run(TrainingState())
-    assert [step for step, _ in made.kept] == kept
-    assert standing.step == ends
+@pytest.mark.parametrize("first", [0, PATIENCE_STARTS])
+def test_patience_and_the_best(tmp_path, score, scores, kept, ends, first):
+    """Two judgements without a better score end the training; what is no number is never the best.
+
+    The first five do not count, except in a training that was begun when they did.
+    """
+    worse = 9.0 if score == "loss" else 0.0
+    made = Made(tmp_path / "checkpoints", Line(scores=[*[math.nan] * first, *scores, worse], score=score),
+                settings(steps=first + 6, every=1, store=1, patience=2, score=score))
+    standing = made.training.run(TrainingState(early_stopping=COUNTS_LATER if first else COUNTS_ALL))
+    assert [step - first for step, _ in made.kept] == kept
+    assert standing.step - first == ends
     assert made.events("TrainingEnded")[0].reason == (PATIENCE_ENDED if ends < 6 else ALL_STEPS_DONE)
     assert standing.best is None or math.isfinite(standing.best)
+
+
+@pytest.mark.parametrize(("warmup", "every", "ends"), [
+    (0, 1, 8),    # the first five validations do not count, and then three in a row are worse
+    (5, 1, 8),    # the warm-up ends with the fifth
+    (9, 1, 12),   # validations during the warm-up do not count: step 10 is the first that does
+    (20, 1, 20),  # there is nothing but warm-up
+    (9, 2, 16),   # steps 12, 14 and 16: the warm-up ends before the fifth validation
+    (9, 4, 20),   # the last step
+])
+def test_patience_begins_after_the_warmup_and_five_validations(tmp_path, warmup, every, ends):
+    config = settings(steps=20, every=every, patience=3)
+    config = replace(config, schedule=replace(config.schedule, warmup_steps=warmup))
+    made = Made(tmp_path / "checkpoints", Line(scores=[1.0, *[2.0] * 20]), config)
+    state = made.training.run(TrainingState())
+    assert (state.step, state.best_step) == (ends, every)
+    assert made.events("TrainingEnded")[0].reason == (PATIENCE_ENDED if ends < 20 else ALL_STEPS_DONE)
+
+
+def test_a_checkpoint_without_a_version_of_early_stopping_is_resumed_with_the_first(tmp_path):
+    """It ends where it would have ended, and one that has ended stays so."""
+    config = settings(steps=12, every=1, store=1, patience=3)
+    made = Made(tmp_path / "checkpoints", Line(scores=[1.0, 2.0, 2.0]), replace(config, schedule=replace(
+        config.schedule, max_steps=3)))
+    made.training.run(TrainingState(early_stopping=COUNTS_ALL))
+    loaded = CheckpointManager(tmp_path / "checkpoints", keep=2).load().snapshot
+    assert stored_training_state(loaded).early_stopping == COUNTS_ALL
+    assert stored_training_state(replace(loaded, values={**loaded.values, "early_stopping": 2})).early_stopping == 2
+    old = {key: value for key, value in loaded.values.items() if key != "early_stopping"}
+    stored = stored_training_state(replace(loaded, values=old))
+    assert (stored.waited, stored.early_stopping) == (2, COUNTS_ALL)
+    second = Made(tmp_path / "checkpoints", Line(scores=[2.0] * 9), config)
+    second.training.resume(loaded)
+    assert second.training.run(stored).step == 4
 
 
 def test_over():
@@ -167,7 +210,7 @@ def _stopping(stop):
 
 
 def _untimed(value):
-    timed = ("seconds", "tokens_per_second", "memory")
+    timed = ("seconds", "tokens_per_second", "memory", "seconds_left")
     return type(value), {key: each for key, each in vars(value).items() if key not in timed}
 
 
@@ -287,3 +330,15 @@ def test_batches_are_made_once_each_and_in_order(tmp_path):
     work.feed = lambda rank, processes: feed
     Made(tmp_path / "checkpoints", work, settings(steps=5, gradient_accumulation=2)).training.run(TrainingState())
     assert feed.asked == list(range(10))
+
+
+@pytest.mark.parametrize(("limit", "version", "best", "waited"), [
+    (1000.0, COUNTS_LATER, 2, 0), (None, COUNTS_LATER, 2, 0), (1000.0, COUNTS_ALL, 2, 2), (None, COUNTS_ALL, 1, 3)])
+def test_of_equal_scores_the_lower_loss_is_the_best(tmp_path, limit, version, best, waited):
+    """At the start of a training BLEU may be 0 for long, while the model does learn."""
+    made = Made(tmp_path / "checkpoints", Line(), settings(steps=4, every=1, patience=3, score="bleu", max_time=limit))
+    found = iter([(0.0, 9.0), (0.0, 8.0), (0.0, 8.5), (0.0, 8.0)])
+    made.training.training_task.validate = lambda task: ValidationResult(dict(zip(("bleu", "loss"), next(found),
+                                                                                  strict=True)))
+    state = made.training.run(TrainingState(early_stopping=version))
+    assert (state.best, state.best_step, state.waited) == (0.0, best, waited)

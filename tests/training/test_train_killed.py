@@ -28,9 +28,9 @@ CHAIN = [  # one after another in one folder, each but the first with --resume
 ONCE = {"event": "TrainingProgress", "step": 3, "name": "SIGINT"}
 TWICE = {"event": "TrainingProgress", "step": 5, "name": "SIGINT", "times": 2}
 IN_A_SAVE = {"event": "TrainingProgress", "step": 4, "name": "SIGINT", "times": 2, "touch": 12}
-WAITING = {"training.validation.every": 1, "training.validation.metric": "bleu", "training.validation.patience": 2,
-           "training.checkpoints.every": 1}
-"""No word is right so early: the first score is the best, and the second without a better one ends the training."""
+WAITING = {"training.validation.every": 1, "training.validation.patience": 2, "training.checkpoints.every": 1,
+           "training.schedule.learning_rate": 1e-30, "training.schedule.max_steps": 9, "training.ema_decay": 0.0}
+"""Nothing is learned: the first score is the best, and the seventh, the second that counts, ends the training."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def codes(folder):
         calls += [(name, call(name), moment), (name, call(name, "--resume"), None)]
     patient = {key.replace(".", "__"): value for key, value in WAITING.items()}
     calls += [("patient", call("patient", **patient), None),
-              ("impatient", call("impatient", **patient), {"event": "Validated", "step": 3}),
+              ("impatient", call("impatient", **patient), {"event": "Validated", "step": 7}),
               ("impatient", call("impatient", "--resume", **patient), None),
               ("impatient", call("impatient", "--resume", **patient), None)]
     found = {}
@@ -96,19 +96,20 @@ def test_killed_again_and_again_is_never_killed(folder, codes):
 
 def test_patience_counts_on(folder, codes):
     assert [code for code, _ in codes["patient"]] == [0]
-    assert "the score has stopped improving" in codes["patient"][0][1]
-    assert trained.metrics(folder / "patient")[-1]["step"] == 3
+    assert "Stopped early at step 7 of 9" in codes["patient"][0][1]
+    assert trained.metrics(folder / "patient")[-1]["step"] == 7
     assert [code for code, _ in codes["impatient"]] == [KILLED, 0, 0]
     assert_same(folder, "impatient", "patient")
     last = codes["impatient"][-1][1]
-    assert "There is nothing left to do: the training ended after step 3." in " ".join(last.split())
+    assert "There is nothing left to do: the training ended after step 7." in " ".join(last.split())
 
 
 def test_interrupted_once_it_saves_and_ends(folder, codes):
     (first, said), (second, _) = codes["once"]
     assert (first, second) == (130, 0)
-    assert "saving a checkpoint" in said
-    assert "interrupted by the user" in said
+    assert "Interrupted at step" in said
+    assert said.splitlines()[-1].startswith("  regard train ")
+    assert said.splitlines()[-1].endswith(" --resume")
     assert_same(folder, "once")
 
 
@@ -116,7 +117,9 @@ def test_interrupted_once_it_saves_and_ends(folder, codes):
 def test_interrupted_twice_it_ends_at_once(folder, codes, name):
     (first, said), (second, resumed) = codes[name]
     assert (first, second) == (130, 0)
-    assert "Ended" not in said
+    assert "Interrupted at" not in said
+    assert f"The last checkpoint is of step {4 if name == 'twice' else 3}." in said
+    assert said.splitlines()[-1].endswith(" --resume")
     assert f"Resuming after step {4 if name == 'twice' else 3}" in resumed
     assert_same(folder, name)
 

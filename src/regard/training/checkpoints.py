@@ -14,6 +14,7 @@ on the file itself, not on its name, so that it survives the replacement of the 
 This module knows folders and steps, not what the state contains nor when it is saved.
 """
 
+import errno
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from regard import checks
 from regard._version import __version__
 from regard.storage import filesystem
 from regard.storage import folder as folders
-from regard.storage.filesystem import FolderError, folder_error
+from regard.storage.filesystem import FolderError
 from regard.storage.folder import SavedFolder
 from regard.training import snapshot as snapshots
 from regard.training.snapshot import Snapshot, StoredState, TensorShard, local_shard
@@ -45,9 +46,13 @@ WRITING_FOLDER = ".writing"
 STEP_NAME = re.compile(r"step-(\d{8,})|\.step-(\d{8,})\.old")
 INTERRUPTED_SAVE = re.compile(r"\.(step-\d{8,})\.(saving|lock|old)")
 """What a killed save of a folder leaves beside it."""
-LEFTOVERS = re.compile(r"\.removed-.*|\.writing|(newest\.json|lock)\.kept\d*")
-"""What killed removals leave, and a killed save of the folder around this one."""
+LEFTOVERS = re.compile(r"\.removed-.*|\.writing|\.newest\.json(\.[0-9a-f]{8})?\.part|(newest\.json|lock)\.kept\d*")
+"""What killed removals and writes leave, and a killed save of the folder around this one."""
 CHECKPOINT_FILES = re.compile(r"((manifest|values)\.json|state(-\d+-of-\d+)?\.safetensors)(\.kept\d*)?")
+
+
+class FolderInUseError(FolderError):
+    """Another training has locked the folder."""
 
 
 class NewerFormatError(FolderError):
@@ -144,8 +149,8 @@ class CheckpointManager:
                 used = f"The checkpoint {step_folder(step)} is used instead."
                 return replace(loaded, notes=tuple(f"{problem} {used}" for problem in problems))
         if problems:
-            raise folder_error(self.folder, "a complete checkpoint", "none",
-                               "\n  ".join((f"It has {len(steps)} checkpoints:", *problems)))
+            raise FolderError("\n  ".join((f"{self.folder}: There is no complete checkpoint to resume from, among "
+                                          f"{checks.plural(len(steps), 'checkpoint')}:", *problems)))
         return None
 
     def at(self, step: int) -> LoadedCheckpoint:
@@ -166,8 +171,8 @@ class CheckpointManager:
         target, notes = self.folder / step_folder(step), list[str]()
         missing = [path.name for path in files if not path.exists()]
         if missing:
-            raise folder_error(target, f"files of {len(files)} processes", f"no {missing[0]}",
-                               "The process that should have written it reports why.")
+            raise FolderError(f"{target}: The checkpoint is not saved: a process has not written {missing[0]}. The "
+                              "error of that process says why.")
         StoredState.of(files, {})
         if target.exists():
             try:
@@ -179,10 +184,8 @@ class CheckpointManager:
 
     def _write_pointer(self, step: int, best: int | None) -> None:
         """Record which checkpoint is the newest."""
-        part = self.folder / f".{POINTER}.part"
-        part.write_text(json.dumps({"format": FORMAT, "step": step, "best": best}) + "\n")
-        filesystem.fsync(part)
-        os.replace(part, self.folder / POINTER)
+        content = json.dumps({"format": FORMAT, "step": step, "best": best}) + "\n"
+        filesystem.write_file(self.folder / POINTER, content.encode())
         filesystem.fsync(self.folder)
 
     def _read_pointer(self) -> int | str | None:
@@ -191,7 +194,7 @@ class CheckpointManager:
         if not os.path.lexists(path):
             return None
         step = _read_object(path).get("step")
-        return step if isinstance(step, int) else f"{path} cannot be read."
+        return step if isinstance(step, int) else f"{path} is damaged."
 
     def _remove_old(self, step: int) -> list[str]:
         """Remove all checkpoints but the last ones, and the best step of each of these.
@@ -214,9 +217,9 @@ def _load_checkpoint(step: int, saved: SavedFolder) -> LoadedCheckpoint:
     path, content = saved.folder / VALUES, _parse_object(saved.read_bytes(VALUES))
     _check_format(path, content, FORMAT)
     if not {"step", "best", "values"} <= content.keys():
-        raise folder_error(path, "the values of a checkpoint", "something else")
+        raise FolderError(f"{path}: The file is damaged: it does not have step, best and values.")
     if content["step"] != step:
-        raise folder_error(path, f"step {step}, as its folder says", f"step {content['step']!r:.20}")
+        raise FolderError(f"{path}: The file is of step {content['step']!r:.20}, but its folder is of step {step}.")
     files = [saved.path(name) for name in saved.manifest.files if name != VALUES]
     return LoadedCheckpoint(step, content["best"], StoredState.of(files, content["values"]))
 
@@ -239,9 +242,8 @@ def _check_format(path: Path, content: Mapping[str, Any], known: int) -> None:
     form, version = content.get("format"), content.get("regard")
     # A newer format of this very version is a flipped bit, and so a damaged file.
     if isinstance(form, int) and form > known and version != __version__:
-        expected, got = f"of format {known}, which regard {__version__} reads", f"{form}, of regard {version!s:.40}"
-        raise NewerFormatError(str(checks.wrong(str(path), expected, got,
-                                                "Install that version to resume this training.")))
+        raise NewerFormatError(f"{path}: regard {version!s:.40} wrote this file in format {form}; regard {__version__} "
+                               f"reads formats up to {known}. Install regard {version!s:.40} to resume this training.")
 
 
 def _encode_values(step: int, best: int | None, values: Mapping[str, Any]) -> bytes:
@@ -250,9 +252,9 @@ def _encode_values(step: int, best: int | None, values: Mapping[str, Any]) -> by
     try:
         text = json.dumps(content, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise checks.wrong("values", "plain JSON", f"not ({error})") from None
+        raise checks.wrong("values", "plain JSON", f"something else ({error})") from None
     if json.loads(text) != content:
-        raise checks.wrong("values", "plain JSON, equal when it is read again", "not",
+        raise checks.wrong("values", "plain JSON, equal when it is read again", "different then",
                            "Use lists instead of tuples, and strings as keys.")
     return text.encode() + b"\n"
 
@@ -381,9 +383,12 @@ def _acquire_lock(path: Path) -> int:
     except BlockingIOError:
         holder = os.pread(handle, 200, 0).decode(errors="replace").strip()
         os.close(handle)
-        raise FolderError(f"{path.parent}: another training uses this folder ({holder or 'an unknown process'}). Wait "
-                          "until it ends, or choose another folder.") from None
+        raise FolderInUseError(f"{path.parent}: another training uses this folder ({holder or 'an unknown process'}). "
+                               "Wait until it ends, or choose another folder.") from None
     except OSError as error:
         os.close(handle)
         raise OSError(error.errno, f"no locks on this file system: {error.strerror}", str(path)) from error
+    if not filesystem.is_open_file(handle, path):
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "another process has just removed the folder", str(path))
     return handle

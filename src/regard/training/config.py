@@ -18,6 +18,7 @@ from regard.config import Config, choice, integer, number, probability, renamed
 from regard.data.batches.batch import MaskingConfig
 from regard.data.batches.feed import BatchConfig, WindowConfig
 from regard.data.filters import FilterConfig
+from regard.data.languages import EXAMPLE, normalize_code
 from regard.training.optimizer import OptimizerConfig, ScheduleConfig
 
 PRECISIONS = ("float32", "bfloat16")
@@ -31,15 +32,16 @@ class ValidationConfig(Config):
     """How often the model is validated, by which score, and when that ends the training."""
 
     every: int = integer(1000, minimum=1)
-    """Steps."""
+    """Steps between two validations."""
     metric: str = choice(HIGHER_IS_BETTER, "loss", old="score")
-    """The score that the best model is chosen by."""
+    """Score that the best model is chosen by."""
     patience: int | None = integer(None, minimum=1)
-    """Early stopping: this many validations without a better score end the training."""
+    """Early stopping: end after this many validations without a better score, not counting those during the warm-up
+    and the first 5; by default never."""
     max_examples: int = integer(2000, minimum=1, old="most")
-    """Validation examples that are used, the first ones."""
+    """Validation examples that are used at most, from the first."""
     samples_shown: int = integer(3, minimum=0, old="shown")
-    """Examples that are shown with the output of the model."""
+    """Validation examples that are shown with the output of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +49,9 @@ class CheckpointConfig(Config):
     """How often a checkpoint is saved. One is always saved at a validation and at the end."""
 
     every: int = integer(1000, minimum=1)
-    """Steps."""
+    """Steps between two checkpoints."""
     keep: int = integer(2, minimum=1)
-    """The number of last checkpoints that are kept. The best one is always kept too."""
+    """Last checkpoints that are kept, besides the best one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +59,28 @@ class DataConfig(Config):
     """The training data and the validation split."""
 
     filters: FilterConfig = FilterConfig()
-    """Which pairs are skipped."""
+    """Which examples are skipped."""
     validation_fraction: float = probability(0.0, old="held")
-    """The fraction that is held out for validation if no validation data is given."""
+    """Fraction of the data that is held out for validation if no validation data is given."""
     joint_tokenizer: bool = renamed(True, old="joint")
     """Whether source and target share one tokenizer."""
+    source_lang: str | None = None
+    """The language of the sources, a BCP 47 code such as "en" or "pt-BR"; it is stored with the model."""
+    target_lang: str | None = None
+    """The language of the targets."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("source_lang", "target_lang"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, normalize_code(getattr(self, key)))
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Languages that are not codes."""
+        for key in ("source_lang", "target_lang"):
+            code = getattr(self, key)
+            if code is not None and normalize_code(code) is None:
+                yield key, f'expected a language code such as {EXAMPLE}, got "{code}"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,37 +88,45 @@ class TrainingConfig(Config):
     """How a model is trained."""
 
     seed: int = integer(1, minimum=0)
+    """Random seed of initial weights, order of the data and dropout."""
     epochs: float | None = number(None, above=0)
-    """Passes over the data; they determine the steps of the schedule if those are not set."""
+    """Passes over the training data; they determine schedule.max_steps unless that is set."""
+    max_time: float | None = number(None, above=0)
+    """Time limit of training and validation in seconds; steps and schedule are shortened to fit."""
     precision: str = choice(PRECISIONS, "float32")
-    """The precision of matrix products and activations; weights and sums are always float32."""
+    """Precision of matrix products and activations; weights and sums are always float32."""
     gradient_accumulation: int = integer(1, minimum=1, old="accumulate")
-    """Batches per step. The loss is the sum over all their tokens, divided by the number of these."""
+    """Batches per optimizer step."""
     label_smoothing: float = probability(0.0, old="smoothing")
-    """Label smoothing: the probability that is spread over the whole vocabulary."""
+    """Label smoothing: probability that is spread evenly over the whole vocabulary."""
     rdrop: float = number(0.0, minimum=0.0, old="consistency")
-    """R-Drop: the weight of the divergence between two passes with different dropout; 0 for one pass."""
+    """R-Drop: weight of the divergence between two passes with different dropout; 0 for one pass."""
     max_grad_norm: float = number(1.0, minimum=0.0, old="clip")
-    """The largest norm of the gradient; longer ones are clipped. 0 for no limit."""
+    """Gradients with a larger norm are clipped to it; 0 for no clipping."""
     ema_decay: float = probability(0.0, old="average")
-    """The decay of the EMA of the weights, which is validated and saved; 0 for no EMA."""
+    """Decay of the exponential moving average (EMA) of the weights, which is validated and saved; 0 for none."""
     subword_sampling: float = number(0.0, minimum=0.0, old="sampling")
     """Subword regularization: texts are tokenized anew in every epoch, sampled with this alpha; 0 for none."""
     random_shift: int = integer(0, minimum=0, old="shift")
-    """Training images are shifted randomly by up to this many pixels in each direction."""
+    """Augmentation: training images are shifted randomly by up to this many pixels."""
     parallelism: str = choice(PARALLELISMS, "ddp", old="sharing", old_values={"replicated": "ddp", "sharded": "fsdp"})
-    """With several processes: all parameters on each (DDP), or a shard on each (FSDP)."""
+    """With several processes: all parameters on each (ddp), or a shard on each (fsdp)."""
     log_every: int = integer(20, minimum=1, old="report")
-    """Steps between two log lines."""
+    """Steps between two progress events."""
     batches: BatchConfig = BatchConfig()
+    """Size and layout of batches."""
     windows: WindowConfig | None = None
-    """The windows of a continuous text, for language models."""
+    """Windows of a continuous text, for language models."""
     masking: MaskingConfig | None = None
-    """For masked language models."""
+    """Masked tokens, for masked language models."""
     optimizer: OptimizerConfig = renamed(OptimizerConfig(), old="optimiser")
+    """The optimizer."""
     schedule: ScheduleConfig
+    """The learning rate as a function of the step."""
     validation: ValidationConfig = ValidationConfig()
+    """Validation and early stopping."""
     checkpoints: CheckpointConfig = CheckpointConfig()
+    """Checkpoints to resume from."""
 
     @property
     def steps(self) -> int:

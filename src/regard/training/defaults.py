@@ -1,9 +1,9 @@
 """Defaults of a training that depend on the amount of data and the device, each with its reason.
 
-    Default("training.batches.max_tokens", 12000, "a GPU is idle below that")
+    Default("training.schedule.learning_rate", 1e-3, "largest stable rate for this model size")
 
 For each task there is one function for the tokenizer, the recipe (model size), the model and the training. The less
-data there is, the more a model must be regularised: dropout, R-Drop, label smoothing, small vocabularies. The more
+data there is, the more a model must be regularized: dropout, R-Drop, label smoothing, small vocabularies. The more
 there is, the larger a model it fills. On a CPU everything is smaller: what takes minutes on a GPU would take days. The
 measurements behind these numbers are in `benchmarks/RESULTS.md`.
 
@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from regard import checks
 from regard.models import catalog
 
 SUBWORD_TOKENIZERS = ("unigram", "bpe")
@@ -26,10 +27,11 @@ TRANSLATION_RECIPE = "transformer"
 TRANSLATION_SIZES = ((400_000, "small"), (20_000_000, "base"))
 """Sizes below this many pairs, on a GPU."""
 FEW_PAIRS = 1_000_000
-"""With fewer pairs a model overfits without regularisation."""
+"""With fewer pairs a model overfits without regularization."""
 MIN_SPLIT_PAIRS = 20
 """With fewer pairs there is no validation split."""
-LANGUAGE_RECIPE = "gpt"
+LANGUAGE_RECIPE = "llama"
+"""Its rotary positions have no largest one: completions and attention maps may be longer than the training windows."""
 LANGUAGE_SIZES = ((50_000_000, "small"), (2_000_000_000, "base"))
 """Sizes below this many tokens, on a GPU."""
 FEW_CHARACTERS = 5_000_000
@@ -113,35 +115,36 @@ def training_length(requested: Mapping[str, Any], epochs: float, batches: float,
 
 
 def _recipe(recipe: str, size: str, amount: str, device: DeviceProperties) -> Default:
-    return Default("recipe", recipe_with_size(recipe, size), f"{amount}, on a {'GPU' if device.fast else 'CPU'}")
+    return Default("recipe", recipe_with_size(recipe, size),
+                   f"model size for {amount} on a {'GPU' if device.fast else 'CPU'}")
 
 
 def _subwords(requested: Mapping[str, Any], size: int, amount: str) -> Iterator[Default]:
     """A subword tokenizer, and its vocabulary size unless the user has set a tokenizer without one."""
-    yield Default("tokenizer.kind", "unigram", "subwords of any script; rare characters as bytes")
+    yield Default("tokenizer.kind", "unigram", "subwords work for every script; rare characters are split into bytes")
     if lookup(requested, "kind", "unigram") in SUBWORD_TOKENIZERS:
-        yield Default("tokenizer.vocab_size", size, f"{amount}: every subword must occur often enough to be learned")
+        yield Default("tokenizer.vocab_size", size, f"each subword occurs often enough in {amount} to be learned")
 
 
 def _precision(device: DeviceProperties) -> Iterator[Default]:
     if device.fast:
         yield Default("training.precision", "bfloat16" if device.has_bfloat16 else "float32",
-                      "the fastest on this device")
+                      "fastest on this GPU" if device.has_bfloat16 else "this GPU has no fast bfloat16")
 
 
 def _few_shapes() -> Default:
-    return Default("training.batches.shapes", "few", "CUDA graphs are replayed for known shapes")
+    return Default("training.batches.shapes", "few", "each batch shape is captured as a CUDA graph")
 
 
 def _ema(decay: float) -> Default:
-    return Default("training.ema_decay", decay, "averaged weights score higher than those of any step")
+    return Default("training.ema_decay", decay, "averaged weights usually score higher than those of a single step")
 
 
 def _schedule(shape: str, reason: str, rate: float, warmup: int, decay: float) -> Iterator[Default]:
     yield Default("training.schedule.shape", shape, reason)
-    yield Default("training.schedule.learning_rate", rate, "the largest stable rate for such models")
-    yield Default("training.schedule.warmup_steps", warmup, f"linear warm-up over {warmup:,} steps")
-    yield Default("training.optimizer.weight_decay", decay, "regularisation of the weight matrices")
+    yield Default("training.schedule.learning_rate", rate, "largest stable rate for this model size")
+    yield Default("training.schedule.warmup_steps", warmup, f"linear warm-up over {checks.plural(warmup, 'step')}")
+    yield Default("training.optimizer.weight_decay", decay, "regularizes the weight matrices")
 
 
 def _validation(requested: Mapping[str, Any], steps: int, times: int, metric: str, reason: str, patience: int | None,
@@ -149,12 +152,14 @@ def _validation(requested: Mapping[str, Any], steps: int, times: int, metric: st
     """Validation and checkpoints about `times` times in all, by a metric that all processes can compute."""
     every = lookup(requested, "validation.every", max(1, steps // times))
     if metric != "loss" and lookup(requested, "parallelism", "ddp") == "fsdp":
-        metric, reason = "loss", "no process has the whole model"
-    yield Default("training.validation.every", every, f"about {times} times in all")
+        metric, reason = "loss", "the only score that FSDP can compute: no process has the whole model"
+    yield Default("training.validation.every", every,
+                  f"about {checks.plural(max(1, steps // every), 'validation')} in all")
     yield Default("training.validation.metric", metric, reason)
     if patience is not None:
-        yield Default("training.validation.patience", patience, "early stopping: further improvement is unlikely then")
-    yield Default("training.checkpoints.every", every, "with every validation")
+        yield Default("training.validation.patience", patience,
+                      f"early stopping after {patience} validations without a better score")
+    yield Default("training.checkpoints.every", every, "one checkpoint with each validation")
     yield Default("training.log_every", 50 if device.fast else 10, "a log line every few seconds")
 
 
@@ -169,15 +174,15 @@ def translation_validation_fraction(pairs: int) -> float:
 def translation_tokenizer(pairs: int, requested: Mapping[str, Any]) -> Iterator[Default]:
     """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set."""
     size = by_threshold(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
-    yield from _subwords(requested, size, f"{pairs:,} pairs")
-    yield Default("data.joint_tokenizer", True, "names and numbers are the same on both sides")
+    yield from _subwords(requested, size, checks.plural(pairs, "pair"))
+    yield Default("data.joint_tokenizer", True, "names and numbers are the same in both languages")
 
 
 def translation_recipe(pairs: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of the model."""
     size = by_threshold(pairs, TRANSLATION_SIZES, "big")
-    return _recipe(requested or TRANSLATION_RECIPE, size if device.fast else CPU_SIZES[size], f"{pairs:,} pairs",
-                   device)
+    return _recipe(requested or TRANSLATION_RECIPE, size if device.fast else CPU_SIZES[size],
+                   checks.plural(pairs, "pair"), device)
 
 
 def translation_model(pairs: int, table: Mapping[str, Any]) -> Iterator[Default]:
@@ -187,7 +192,7 @@ def translation_model(pairs: int, table: Mapping[str, Any]) -> Iterator[Default]
         table: [model], from the recipe or the user. Parts that it does not have get no dropout.
     """
     dropout = by_threshold(pairs, ((100_000, 0.3), (1_000_000, 0.2)), 0.1)
-    reason = f"{pairs:,} pairs: {'few, so the model may overfit' if pairs < FEW_PAIRS else 'many'}"
+    reason = f"the less data, the more dropout: {checks.plural(pairs, 'pair')}"
     if table["kind"] == "seq2seq":
         yield Default("model.dropout", dropout, reason)
         return
@@ -195,11 +200,11 @@ def translation_model(pairs: int, table: Mapping[str, Any]) -> Iterator[Default]
         yield Default(f"model.{part}.dropout", dropout, reason)
     for side in ("encoder", "decoder") if pairs < FEW_PAIRS else ():
         if lookup(table, f"{side}.norm_position") == "post":
-            yield Default(f"model.{side}.norm_position", "pre", "with few pairs post-norm may not learn to attend")
+            yield Default(f"model.{side}.norm_position", "pre", "post-norm may not learn to attend with few pairs")
     inside = [f"{side}.{part}" for side in ("encoder", "decoder") for part in ("feed_forward", "cross", "mixer")]
     for part in inside if dropout > 0.1 else ():
         if lookup(table, part) is not None and lookup(table, f"{part}.kind", "attention") == "attention":
-            yield Default(f"model.{part}.dropout", 0.1, "some dropout inside the layers too")
+            yield Default(f"model.{part}.dropout", 0.1, "a little dropout inside attention and feed-forward layers too")
 
 
 def translation_training(pairs: int, tokens: int, mixers: Collection[str], device: DeviceProperties,
@@ -215,23 +220,24 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
     precision = lookup(requested, "precision", "bfloat16" if device.fast and device.has_bfloat16 else "float32")
     yield from _precision(device)
     batch = lookup(requested, "batches.max_tokens", _translation_batch(pairs, device))
-    yield Default("training.batches.max_tokens", batch, "source and target together; larger batches have less noise, "
-                                                        "smaller ones give few pairs more steps")
+    yield Default("training.batches.max_tokens", batch, "tokens of source and target; small data needs small "
+                                                        "batches for enough steps")
     if set(mixers) == {"attention"} and (precision != "float32" or not device.fast):  # others have no kernel for it
-        yield Default("training.batches.layout", "packed", "nothing is computed for padding")
+        yield Default("training.batches.layout", "packed", "packed batches compute nothing for padding")
     if device.fast:
         yield _few_shapes()
-    yield Default("training.label_smoothing", 0.1, "there is more than one good translation")
+    yield Default("training.label_smoothing", 0.1, "a sentence has more than one good translation")
     if few and (device.fast or pairs < 20_000) and lookup(requested, "rdrop", 1.0):
-        yield Default("training.rdrop", 5.0, "R-Drop improves models of few pairs most")
+        yield Default("training.rdrop", 5.0, "R-Drop helps most with few pairs")
     yield _ema(0.998 if few else 0.9995)
     epochs, steps = training_length(requested, _translation_epochs(pairs, device), tokens / batch, device,
-                                    "passes over the data, unless the score stops improving before")
+                                    "upper limit; early stopping may end the training sooner")
     yield from epochs
     yield from _schedule("linear", "constant, then linear decay to 0", 1e-3 if few else 7e-4,
                          max(1, min(1500 if few else 4000, steps // 5)), 0.01)
-    yield Default("training.schedule.constant_fraction", 0.5, "half of the steps at the full learning rate")
-    yield from _validation(requested, steps, 16, "chrf", "suits short texts and rich morphology", 6, device)
+    yield Default("training.schedule.constant_fraction", 0.5, "half of all steps run at the full learning rate")
+    yield from _validation(requested, steps, 16, "chrf", "suits short texts and languages with many word forms", 6,
+                           device)
 
 
 def _translation_batch(pairs: int, device: DeviceProperties) -> int:
@@ -248,27 +254,29 @@ def _translation_epochs(pairs: int, device: DeviceProperties) -> int:
 
 def language_tokenizer(characters: int, requested: Mapping[str, Any]) -> Iterator[Default]:
     """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set."""
-    few = characters < FEW_CHARACTERS
+    few = characters < FEW_CHARACTERS and "vocab_size" not in requested  # which is the number of subwords
     kind = lookup(requested, "kind", "characters" if few else "unigram")
     yield Default("tokenizer.kind", kind,
-                  f"{characters:,} characters: most words occur {'too rarely' if few else 'often enough'}")
+                  f"most words occur {'too rarely' if few else 'often enough'} in {characters:,} characters")
     if kind in SUBWORD_TOKENIZERS:
         size = by_threshold(characters, ((5_000_000, 2000), (50_000_000, 8000), (500_000_000, 16_000)), 32_000)
-        yield Default("tokenizer.vocab_size", size, "every subword must occur often enough to be learned")
-        yield Default("tokenizer.normalization", "nfc", "line breaks belong to the text")
+        yield Default("tokenizer.vocab_size", size,
+                      f"each subword occurs often enough in {characters:,} characters to be learned")
+        yield Default("tokenizer.normalization", "nfc", "keeps line breaks, which belong to the text")
 
 
 def language_recipe(tokens: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of the model."""
     size = by_threshold(tokens, LANGUAGE_SIZES, "big")
-    return _recipe(requested or LANGUAGE_RECIPE, size if device.fast else CPU_SIZES[size], f"{tokens:,} tokens", device)
+    return _recipe(requested or LANGUAGE_RECIPE, size if device.fast else CPU_SIZES[size],
+                   checks.plural(tokens, "token"), device)
 
 
 def language_model(tokens: int, table: Mapping[str, Any]) -> Iterator[Default]:
     """Dropout, which is high for a text that is read many times."""
     if tokens >= 20_000_000:
         return
-    reason = f"{tokens:,} tokens are read many times, so the model may overfit"
+    reason = f"the model sees the {tokens:,} tokens many times and could overfit"
     recurrent = lookup(table, "stack.mixer.kind") == "recurrence"
     for part in ("embedding", "stack"):
         yield Default(f"model.{part}.dropout", 0.4 if recurrent else 0.2, reason)
@@ -289,20 +297,21 @@ def language_training(tokens: int, table: Mapping[str, Any], device: DevicePrope
     yield from _precision(device)
     positions = lookup(table, "embedding.positions.max_positions", 10**9)
     window = lookup(requested, "windows.length", min(positions, 128 if recurrent else 256, max(8, tokens // 64)))
-    yield Default("training.windows.length", window, "how far back gradients flow" if recurrent else
-                  "how far back the model can attend")
+    yield Default("training.windows.length", window,
+                  "truncated back-propagation through this many tokens" if recurrent else
+                  "context length: how many tokens back the model can attend")
     rows = lookup(requested, "windows.batch_size", max(1, min(64 if device.fast else 16, tokens // (4 * window))))
-    yield Default("training.windows.batch_size", rows, "windows of a batch")
+    yield Default("training.windows.batch_size", rows, f"{rows * window:,} tokens per batch")
     carried = lookup(table, "stack.mixer.kind") == "recurrence" and lookup(table, "embedding.positions") is None
     yield Default("training.windows.order", "continuous" if carried else "shuffled",
-                  "the state is carried from window to window" if carried else "windows are independent")
+                  "the state is carried from window to window" if carried else "windows are independent of each other")
     epochs, steps = training_length(requested, _language_epochs(tokens, device), tokens / (window * rows), device,
-                                    "passes over the text, unless the loss stops falling before")
+                                    "upper limit; early stopping may end the training sooner")
     yield from epochs
     yield _ema(0.99 if steps < 20_000 else 0.999)
     yield from _schedule("cosine", "cosine decay to 0", 2e-3 if recurrent else 1e-3, max(0, min(100, steps // 10)), 0.1)
-    yield Default("training.optimizer.beta2", 0.99, "steps with few tokens need a longer second moment")
-    yield from _validation(requested, steps, 20, "loss", "the score of a language model", 5, device)
+    yield Default("training.optimizer.beta2", 0.99, "averages the noisy gradients of small batches longer")
+    yield from _validation(requested, steps, 20, "loss", "cross-entropy, the score of a language model", 5, device)
 
 
 def _language_epochs(tokens: int, device: DeviceProperties) -> int:
@@ -314,13 +323,14 @@ def _language_epochs(tokens: int, device: DeviceProperties) -> int:
 def masked_tokenizer(texts: int, requested: Mapping[str, Any]) -> Iterator[Default]:
     """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set."""
     size = by_threshold(texts, ((10_000, 2000), (50_000, 4000), (500_000, 8000)), 16_000)
-    return _subwords(requested, size, f"{texts:,} texts")
+    return _subwords(requested, size, checks.plural(texts, "text"))
 
 
 def masked_recipe(texts: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of the model."""
     size = by_threshold(texts, MASKED_SIZES, "big")
-    return _recipe(requested or MASKED_RECIPE, size if device.fast else CPU_SIZES[size], f"{texts:,} texts", device)
+    return _recipe(requested or MASKED_RECIPE, size if device.fast else CPU_SIZES[size],
+                   checks.plural(texts, "text"), device)
 
 
 def masked_training(texts: int, tokens: int, device: DeviceProperties,
@@ -334,35 +344,36 @@ def masked_training(texts: int, tokens: int, device: DeviceProperties,
     yield from _precision(device)
     if device.fast and lookup(requested, "batches.layout", "padded") == "padded":
         yield _few_shapes()
-    yield Default("training.masking.mlm_probability", 0.15, "enough tokens to predict, and enough to predict them from")
+    yield Default("training.masking.mlm_probability", 0.15, "as BERT: enough tokens to predict, enough context")
     large = 16_000 if device.fast else 4000
     batch = lookup(requested, "batches.max_tokens", by_threshold(texts, ((10_000, 2000), (100_000, 4000)), large))
-    yield Default("training.batches.max_tokens", batch, "only one of seven tokens is predicted")
+    yield Default("training.batches.max_tokens", batch, "many tokens, because only the masked ones are predicted")
     epochs, steps = training_length(requested, by_threshold(texts, ((10_000, 60), (500_000, 40 if device.fast else 8)),
                                                             3), tokens / batch, device,
-                                    "each epoch masks other words")
+                                    "upper limit; each epoch masks other tokens, and early stopping may end it sooner")
     yield from epochs
     yield _ema(0.995)
     yield from _schedule("linear", "linear decay to 0", 5e-4, max(1, min(1000, steps // 10)), 0.01)
-    yield from _validation(requested, steps, 12, "loss", "of the masked words", 5, device)
+    yield from _validation(requested, steps, 12, "loss", "cross-entropy of the masked tokens", 5, device)
 
 
 def classification_tokenizer(texts: int, requested: Mapping[str, Any]) -> Iterator[Default]:
     """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set."""
-    return _subwords(requested, by_threshold(texts, ((2_000, 1000), (20_000, 4000)), 8000), f"{texts:,} texts")
+    size = by_threshold(texts, ((2_000, 1000), (20_000, 4000)), 8000)
+    return _subwords(requested, size, checks.plural(texts, "text"))
 
 
 def text_classifier_recipe(texts: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of a text classifier."""
     size = "small" if device.fast and texts >= 10_000 else "tiny"
-    return _recipe(requested or TEXT_CLASSIFIER_RECIPE, size, f"{texts:,} texts", device)
+    return _recipe(requested or TEXT_CLASSIFIER_RECIPE, size, checks.plural(texts, "text"), device)
 
 
 def image_classifier_recipe(images: int, side: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of an image classifier, for images of this shorter side."""
     size = "tiny" if side < 64 else "small" if images < 1_000_000 or not device.fast else "base"
     return Default("recipe", recipe_with_size(requested or IMAGE_CLASSIFIER_RECIPE, size),
-                   f"{images:,} images of {side} pixels")
+                   f"model size for {images:,} images of {side} pixels")
 
 
 def image_sides(height: int, width: int) -> tuple[int, int]:
@@ -386,7 +397,7 @@ def _patch_side(height: int, width: int) -> int:
 
 
 def image_classifier_model(images: int, height: int, width: int, channels: int, device: DeviceProperties,
-                           requested: str | None, reason: str = "the size of the images") -> Iterator[Default]:
+                           requested: str | None, reason: str = "size of the images") -> Iterator[Default]:
     """Image size, patch size, and the size of the model unless the user has named a recipe with a size.
 
     Args:
@@ -396,11 +407,12 @@ def image_classifier_model(images: int, height: int, width: int, channels: int, 
     yield from (Default(f"model.{key}", size, reason) for key, size in
                 (("image_height", height), ("image_width", width), ("channels", channels)))
     patch = _patch_side(height, width)
-    yield Default("model.patch_size", patch, f"{(height // patch) * (width // patch)} patches of {patch} pixels a side")
+    count = (height // patch) * (width // patch)
+    yield Default("model.patch_size", patch, f"{count} patches of {patch} × {patch} pixels")
     if requested in (None, IMAGE_CLASSIFIER_RECIPE) and device.fast and images >= 20_000 and min(height, width) < 64:
-        yield Default("model.width", 128, f"{images:,} images suffice for more than the smallest model")
-        yield Default("model.stack.layers", 6, f"{images:,} images suffice for more than the smallest model")
-        yield Default("model.stack.feed_forward.ffn_width", 256, "twice the width")
+        yield Default("model.width", 128, f"{images:,} images are enough for more than the smallest model")
+        yield Default("model.stack.layers", 6, f"{images:,} images are enough for more than the smallest model")
+        yield Default("model.stack.feed_forward.ffn_width", 256, "twice the width of the model")
 
 
 def classification_training(examples: int, tokens: int, device: DeviceProperties, side: int | None,
@@ -418,14 +430,15 @@ def classification_training(examples: int, tokens: int, device: DeviceProperties
     each = max(1, round(tokens / max(1, examples)))
     rows = by_threshold(examples, ((2_000, 32), (20_000, 64)), 256 if device.fast else 128)
     batch = lookup(requested, "batches.max_tokens", rows * each)
-    yield Default("training.batches.max_tokens", batch, f"about {max(1, batch // each)} examples")
-    yield Default("training.label_smoothing", 0.1, "some labels are wrong")
+    yield Default("training.batches.max_tokens", batch,
+                  f"about {checks.plural(max(1, batch // each), 'example')} per batch")
+    yield Default("training.label_smoothing", 0.1, "keeps wrong labels from doing much harm")
     if side is not None and side >= MIN_SHIFTED_SIDE:
-        yield Default("training.random_shift", max(1, side // 14), "augmentation: a shifted image has the same label")
+        yield Default("training.random_shift", max(1, side // 14), "augmentation: a shifted image keeps its label")
     often = by_threshold(examples, ((2_000, 60), (20_000, 30)), 30 if device.fast else 8)
-    epochs, steps = training_length(requested, often, tokens / batch, device, "passes over the data")
+    epochs, steps = training_length(requested, often, tokens / batch, device, "enough to converge on this data")
     yield from epochs
     yield _ema(0.99 if steps < 3000 else 0.998)
     yield from _schedule("cosine", "cosine decay to 0", 1e-3, max(1, steps // 20), 0.05)
-    yield from _validation(requested, steps, 15, "accuracy", "the score of a classifier", None, device)
-    yield Default("training.validation.max_examples", 10_000, "each takes little time")
+    yield from _validation(requested, steps, 15, "accuracy", "the usual score of a classifier", None, device)
+    yield Default("training.validation.max_examples", 10_000, "validating an example takes little time")

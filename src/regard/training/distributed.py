@@ -90,7 +90,8 @@ class DistributedContext:
             raise checks.wrong("device", '"cuda": each of the processes has a GPU of its own', repr(requested))
         index, count = self.local_rank if device.index is None else device.index, torch.cuda.device_count()
         if not count:
-            raise checks.wrong("device", "one that this machine has", repr(requested), "torch finds no GPU; use cpu.")
+            raise checks.wrong("device", "one that this machine has", repr(requested),
+                               "torch finds no GPU here: use cpu.")
         if index >= count:
             raise checks.wrong("device", f"one of the {count} GPUs of this machine", f"number {index}, from 0",
                                "Start at most one process per GPU." if self.count > 1 else "")
@@ -124,8 +125,8 @@ class DistributedContext:
             return
         lines = [self._broadcast_text(text, rank).split("\n") for rank in (0, other)]
         here, there = next(pair for pair in zip_longest(*lines, fillvalue="nothing more") if pair[0] != pair[1])
-        raise checks.wrong(name, "the same on all processes", f"another on process {other}",
-                           f"There it says {there!r}, and {here!r} on process 0.")
+        raise ValueError(f"The {name} differs between processes: {there!r} on process {other}, {here!r} on process 0. "
+                         "Start all processes with the same arguments and the same data.")
 
     def wrap(self, objective: Objective, parallelism: str) -> nn.Module:
         """The objective wrapped in DDP or FSDP, with the parameters of the main process.

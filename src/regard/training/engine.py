@@ -125,6 +125,52 @@ class TrainingEngine:
         if self._stream is not None:
             self._stream.synchronize()
 
+    def time_steps(self, steps: Iterable[tuple[int, Sequence[TrainingBatch]]], rate: float, *,
+                   clock: Callable[[], float], max_seconds: float) -> list[float]:
+        """The seconds of each of these steps, until `max_seconds` are over. Their effects are undone.
+
+        At least one step is run. Afterwards parameters, optimizer, EMA, carried state, sums and random state are as
+        before, bit for bit.
+        """
+        seconds: list[float] = []
+        first = clock()
+        with self._undone():
+            for number, batches in steps:
+                start = clock()
+                self.step(number, batches, rate)
+                self.read()  # waits for the device
+                seconds.append(clock() - start)
+                if self.processes.any(clock() - first > max_seconds):
+                    break
+        return seconds
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Steps in this block are undone at its end.
+
+        Tensors are overwritten in place, so that CUDA graphs stay valid. Their copies are in the memory of the CPU.
+        """
+        carried = {name: tensor.clone() for name, tensor in self.objective.carried().items()}
+        tensors = [*self.parameters, *self.objective.buffers(), *(self.ema.mean.values() if self.ema else ()),
+                   *(tensor for state in self.optimizer.state.values() for tensor in state.values()),
+                   self.sums, self.bad, self.number, self.scale]
+        copies = [_local(tensor).to("cpu", copy=True) for tensor in tensors]
+        known, ema_steps = set(self.optimizer.state), self.ema.steps if self.ema else 0
+        with torch.random.fork_rng([]):  # that of a GPU is set at the start of each step
+            yield
+        with torch.no_grad():
+            for tensor, before in zip(tensors, copies, strict=True):
+                _local(tensor).copy_(before)
+            for parameter in [one for one in self.optimizer.state if one not in known]:
+                if self._stream is None:
+                    del self.optimizer.state[parameter]
+                else:
+                    for tensor in self.optimizer.state[parameter].values():
+                        tensor.zero_()  # as before the first step of Adam
+        if self.ema is not None:
+            self.ema.steps = ema_steps
+        self.objective.resume(carried)
+
     @torch.no_grad()
     def mean_loss(self, batches: Iterable[TrainingBatch]) -> float:
         """The mean of -log p of the labels of these batches, computed by all processes together."""
@@ -227,6 +273,12 @@ class TrainingEngine:
         self.optimizer.zero_grad(set_to_none=self._stream is None)
 
 
+def _local(tensor: Tensor) -> Tensor:
+    """The shard of this process, if the tensor is sharded."""
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def _eager(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
@@ -274,14 +326,15 @@ class EMA:
         return {**self.mean, "steps": torch.tensor(self.steps)}
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a stored state; one of another model changes nothing."""
+        """Restore a stored state; that of another model is refused and changes nothing."""
         missing = [name for name in self.state() if name not in state]
         if missing:
-            raise checks.wrong("state", f"one with the mean of {missing[0]!r}", f"one with {len(state)} other tensors")
+            raise checks.wrong("state", f"the EMA of this model, with {missing[0]!r}",
+                               f"one with {checks.plural(len(state), 'other tensor')}")
         unexpected = [name for name in state if name not in self.state()]
         if unexpected:
-            raise checks.wrong("state", "that of this model",
-                               f"one with the mean of {unexpected[0]!r}, which the model does not have")
+            raise checks.wrong("state", "the EMA of this model",
+                               f"one with {unexpected[0]!r}, which the model does not have")
         for name, mean in self.mean.items():
             if state[name].shape != mean.shape:
                 raise checks.wrong(f"state[{name!r}]", f"of shape {checks.shape(mean)}",

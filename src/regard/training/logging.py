@@ -1,4 +1,4 @@
-"""Events of a training and the loggers that receive them: metrics.jsonl and TensorBoard.
+"""Events of a training and the loggers that receive them: metrics.jsonl, TensorBoard and Python's own logging.
 
     with LoggerCollection([MetricsLogger(path), progress(sys.stderr)]) as report:
         report(TrainingProgress(...))
@@ -11,15 +11,15 @@ metrics.jsonl has one JSON object a line, for the events `progress`, `judged` (a
     {"event": "progress", "time": "2030-01-02T03:04:05+00:00", "step": 100, "loss": 2.31, ...}
 
 Sentences of the data are not written; numbers that are not finite are null. When a training is resumed, lines of steps
-that will run again are removed, so that each step is in the file once. The progress bar is part of the command line.
-This module does not import torch.
+that will run again are removed, so that each step is in the file once. Nothing is printed here: warnings and messages
+go to Python's logger "regard", and the progress bar is part of the command line. This module does not import torch.
 """
 
 import importlib
 import json
+import logging
 import math
 import os
-import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -30,8 +30,15 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from regard import checks
+from regard.storage import filesystem
+from regard.training.choices import Choice
 from regard.training.defaults import Default
 
+LOG = logging.getLogger("regard.training")
+ALL_STEPS_DONE, PATIENCE_ENDED = "all steps are done", "the score has stopped improving"
+TIME_IS_UP, INTERRUPTED = "the time limit is reached", "interrupted by the user"
+STOPPED, FAILED = "stopped by a callback", "a callback failed"
+"""Reasons for the end of a training."""
 FAILURES = (OSError, ValueError, RuntimeError)
 """What a failing logger may raise: a full disk, a closed stream, a writer that has ended."""
 
@@ -53,6 +60,10 @@ class TrainingStarted:
     """The score that the best model is chosen by."""
     best: Mapping[str, float] = field(default_factory=dict)
     """All scores of the best model so far; empty before the first validation."""
+    choices: tuple[Choice, ...] = ()
+    """The eight choices that matter most, with reasons."""
+    settings: tuple[Default, ...] = ()
+    """All keys of the config, with their values as text and their reasons."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,30 @@ class TrainingProgress:
     tokens_per_second: float
     memory: int | None
     """The peak memory in bytes; None if the device does not report it."""
+    seconds_left: float | None = None
+    """Estimated seconds to the end, with the validations to come."""
+
+
+@dataclass(frozen=True)
+class TimeEstimated:
+    """The duration of the training was estimated: some steps and a part of a validation were timed."""
+
+    seconds: float
+    """To the end of the training."""
+    steps: int
+    """Steps that will run."""
+    step_seconds: float
+    validation_seconds: float
+    device: str
+    """In words, such as "2 CPU cores"."""
+    max_time: float | None = None
+    """The time limit in seconds."""
+    max_steps: int = 0
+    """Steps of the training without a time limit."""
+    warmup_steps: int | None = None
+    """Of the learning rate, fitted into the time limit; None without one."""
+    validation_every: int | None = None
+    """Steps between two validations, fitted into the time limit; None without one."""
 
 
 class ValidationExample(NamedTuple):
@@ -115,6 +150,8 @@ class Note:
     """A message to the user."""
 
     text: str
+    warning: bool = False
+    """Whether it is shown even if the user wants no progress."""
 
 
 @dataclass(frozen=True)
@@ -127,15 +164,22 @@ class TrainingEnded:
     """The step of the best model; 0 if none was validated."""
     best: Mapping[str, float]
     seconds: float
+    steps: int | None = None
+    """The last step of the training as it was planned."""
+    waited: int = 0
+    """Validations since the best one."""
 
 
-TrainingEvent = TrainingStarted | TrainingProgress | Validated | CheckpointSaved | Note | TrainingEnded
+TrainingEvent = TrainingStarted | TimeEstimated | TrainingProgress | Validated | CheckpointSaved | Note | TrainingEnded
 EVENT_NAMES = {TrainingProgress: "progress", Validated: "judged", TrainingEnded: "ended"}
 """The events in metrics.jsonl."""
-UNWRITTEN_FIELDS = {"examples"}
-"""Fields with sentences of the data."""
+UNWRITTEN_FIELDS = {"examples", "seconds_left"}
+"""Fields with sentences of the data, and a forecast."""
 PROGRESS_SCALARS = ("loss", "nll", "rate", "gradient_norm", "tokens_per_second", "epoch", "memory")
 """Fields of `TrainingProgress` that TensorBoard shows."""
+
+
+logging.getLogger("regard").addHandler(logging.NullHandler())  # silent, unless the program sets up logging
 
 
 class EventHandler(Protocol):
@@ -206,10 +250,10 @@ class LoggerCollection:
 
 
 def _report_failure(logger: Logger, error: Exception) -> None:
+    """Warn through Python's logging; the command line prints such warnings on stderr."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     with suppress(OSError, ValueError):  # stderr itself may have failed
-        if sys.stderr is not None:
-            print(f"{logger.name}: could not write: {reason}; continuing without it", file=sys.stderr, flush=True)
+        LOG.warning("%s: could not write: %s. The training continues without it.", logger.name, reason)
 
 
 class MetricsLogger:
@@ -245,9 +289,7 @@ class MetricsLogger:
         kept = b"".join(line for line in data.splitlines(keepends=True) if _keeps_line(line, step))
         if kept == data:
             return
-        temporary = self.path.with_name(f".{self.path.name}.cut")  # the old file stays until the new one is complete
-        temporary.write_bytes(kept)
-        os.replace(temporary, self.path)
+        filesystem.write_file(self.path, kept)  # the old file stays until the new one is complete
 
     def close(self) -> None:
         """Nothing to do: the file is closed after every line."""
@@ -272,6 +314,36 @@ def _json_value(value: Any) -> Any:
         return {str(key): _json_value(inner) for key, inner in value.items()}
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+class StandardLogger:
+    """Passes events to Python's logging, at level INFO under the name "regard.training".
+
+        logging.basicConfig(level=logging.INFO)       shows them
+    """
+
+    name = "regard.training"
+
+    def __call__(self, event: TrainingEvent, /) -> None:
+        match event:
+            case TrainingStarted():
+                LOG.info("training %s: %d parameters, steps %d to %d, on %s", event.task, event.parameters,
+                         event.first_step, event.steps, event.device)
+            case TrainingProgress():
+                LOG.info("step %d/%d: loss %.4g, learning rate %.3g, %.0f tokens/s", event.step, event.steps,
+                         event.loss, event.rate, event.tokens_per_second)
+            case Validated():
+                scores = ", ".join(f"{name} {value:.4g}" for name, value in event.scores.items())
+                LOG.info("validation at step %d: %s%s", event.step, scores, " (best)" if event.better else "")
+            case CheckpointSaved():
+                LOG.debug("checkpoint of step %d saved in %.2f s", event.step, event.seconds)
+            case Note():
+                LOG.info("%s", event.text)
+            case TrainingEnded():
+                LOG.info("ended after step %d: %s; best model: step %d", event.step, event.reason, event.best_step)
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class TensorBoardLogger:

@@ -1,37 +1,68 @@
 """The training loop: step after step, with logging, validation and checkpoints; from the start, or resumed.
 
+    before the first    try the largest batches; time some steps, and undo them; estimate the duration
     every step          learn from its batches, at the learning rate of the schedule
     periodically        log progress; validate, and save the model if it is the best so far; save a checkpoint
-    at the end          of the steps, of the patience, or on Ctrl-C or SIGTERM
+    at the end          of the steps, of the patience or of the time; when a callback ends it; on Ctrl-C or SIGTERM
 
 All that a step depends on follows from its number and from the checkpoint, so a training that was killed and resumed
-equals the uninterrupted one, bit for bit on a CPU. The loop knows neither data nor models: a `TrainingTask` does.
+equals the uninterrupted one, bit for bit on a CPU. With a time limit, the number of steps depends on the speed of the
+machine too (`regard.training.timing`). The loop knows neither data nor models: a `TrainingTask` does.
 """
 
 import math
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 import torch
 
+from regard import allocation, checks
 from regard.data.batches.feed import prefetch_steps
 from regard.tasks.task import Task
 from regard.training import snapshot as snapshots
+from regard.training.callbacks import CallbackLogger
 from regard.training.checkpoints import CheckpointManager
 from regard.training.config import HIGHER_IS_BETTER, TrainingConfig
 from regard.training.engine import StepTotals, TrainingEngine, pin_batch
-from regard.training.logging import CheckpointSaved, EventHandler, Note, TrainingEnded, TrainingProgress, Validated
+from regard.training.logging import (
+    ALL_STEPS_DONE,
+    FAILED,
+    INTERRUPTED,
+    PATIENCE_ENDED,
+    STOPPED,
+    TIME_IS_UP,
+    CheckpointSaved,
+    EventHandler,
+    Note,
+    TimeEstimated,
+    TrainingEnded,
+    TrainingProgress,
+    Validated,
+)
 from regard.training.snapshot import StoredState
 from regard.training.tasks.interface import BatchLoader, TrainingTask, ValidationResult
+from regard.training.timing import FittedPlan, Pace, fit_plan, fit_schedule, is_out_of_time, refit_plan
 
-ALL_STEPS_DONE, PATIENCE_ENDED = "all steps are done", "the score has stopped improving"
-INTERRUPTED = "interrupted by the user"
+MEASURED_SECONDS = 1.0
+"""Steps are timed before the training for about this long."""
+MAX_MEASURED_STEPS, MEASURED_FRACTION = 40, 0.02
+"""At most this many steps, and this fraction of all steps, are timed; and one more, which is not counted."""
+LAST_STEPS = 10
+"""With a time limit, the plan is checked at each of the last steps: there may be time for more."""
+SAMPLE_SIZES, SAMPLE_SECONDS = (16, 64), 0.2
+"""Validation examples that are timed; the second number if the first take less time than this."""
+PATIENCE_STARTS = 5
+"""Early stopping does not count this many first validations, nor those before the end of the warm-up."""
+COUNTS_ALL, COUNTS_LATER = 1, 2
+"""Versions of early stopping: in the first, every validation counts, and an equal score is never better. A checkpoint
+of it, which does not name its version, is resumed with it, so that it ends where it would have ended."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,11 +80,20 @@ class TrainingState:
     best_step: int = 0
     best_scores: dict[str, float] | None = None
     waited: int = 0
-    """Validations since the best one."""
+    """Validations since the best one that count for early stopping."""
     tokens: int = 0
     """Training tokens so far."""
     seconds: float = 0.0
     """Training time so far, over all interruptions."""
+    plan: FittedPlan | None = None
+    """How the training fits into its time limit, if it has one."""
+    early_stopping: int = COUNTS_LATER
+    """The version of early stopping."""
+
+    def table(self) -> dict[str, Any]:
+        """The state as plain values, for a checkpoint, which earlier versions can read; it has `early_stopping` too."""
+        left_out = {"early_stopping"} if self.plan is not None else {"early_stopping", "plan"}
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
 @dataclass
@@ -70,105 +110,206 @@ class TrainingLoop:
     """Saves the model as it is now; called whenever it is the best so far."""
     identity: Mapping[str, Any]
     """What a resumed training must share with the stored one: config and data."""
+    callbacks: CallbackLogger = field(default_factory=CallbackLogger)
+    """Tells whether a callback ends the training; it receives its events through `report`."""
+    clock: Callable[[], float] = time.monotonic
+    pace: Pace = field(init=False)
+    feed: BatchLoader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pace = Pace.of(self.settings)
+        self.feed = self.training_task.feed(self.engine.processes.rank, self.engine.processes.count)
 
     def run(self, state: TrainingState) -> TrainingState:
         """Train from this state to the end."""
         settings, engine = self.settings, self.engine
-        feed = self._feed()
-        started = time.monotonic() - state.seconds
-        last = time.monotonic()
+        state = self._fit(state, state.seconds)
+        started = self.clock() - state.seconds
+        last = self.clock()
         engine.module.train()
         with InterruptHandler(lambda text: self.report(Note(text))) as interrupt:
-            for step, batches in self._steps(feed, state.step + 1):
-                engine.step(step, batches, settings.schedule.rate(step))
-                state = replace(state, step=step)
+            for step, batches in self._steps(state.step + 1):
+                before, state = state, _next_state(state, step)
+                engine.step(step, batches, learning_rate(state, settings))
+                state = self._end_in_time(state, self.clock() - started)
                 interrupted = engine.processes.any(interrupt.requested)
-                validate = step == settings.steps or step % settings.validation.every == 0
+                validate = _validates(before, state, settings)
                 store = validate or interrupted or step % settings.checkpoints.every == 0
-                if store or step % settings.log_every == 0:
-                    state, last = self._log(state, feed, started, last)
+                log = store or step % settings.log_every == 0 or self._refit_due(state, last)
+                if log:
+                    state = self._log(state, started, last, validates=validate)
+                    last = self.clock()
                 elif engine.device.type == "cpu":  # reading a GPU would wait for it
-                    self._check_finite(engine.bad_step(), feed)
+                    self._check_finite(engine.bad_step())
                 if validate:
                     state = self._validate(state)
                 if store:
-                    self._save_checkpoint(replace(state, seconds=time.monotonic() - started))
+                    self._save_checkpoint(replace(state, seconds=self.clock() - started))
+                if validate:
+                    self.pace.validation_seconds = self.clock() - last
+                    last = self.clock()
                 if interrupted or stop_reason(state, settings):
                     break
-        state = replace(state, seconds=time.monotonic() - started)
-        self.report(ended_event(stop_reason(state, settings) or INTERRUPTED, state))
+                if log and engine.processes.any(self.callbacks.ending):
+                    state = self._end_early(state, started, validated=validate, stored=store)
+                    break
+                state = self._fit(state, self.clock() - started) if log else state
+        state = replace(state, seconds=self.clock() - started)
+        reason = stop_reason(state, settings) or self._callback_reason() or INTERRUPTED
+        self.report(ended_event(reason, state, settings))
         return state
+
+    def _end_early(self, state: TrainingState, started: float, *, validated: bool, stored: bool) -> TrainingState:
+        """Validate where a callback stopped the training, and save a checkpoint; where it failed, only save."""
+        validate = not validated and self.engine.processes.any(self.callbacks.stopped)
+        if validate:
+            state = self._validate(state)
+        if validate or not stored:
+            self._save_checkpoint(replace(state, seconds=self.clock() - started))
+        return state
+
+    def _callback_reason(self) -> str | None:
+        """How a callback ended the training; None if none did."""
+        return FAILED if self.callbacks.error is not None else STOPPED if self.callbacks.stopped else None
 
     def resume(self, stored: StoredState) -> None:
         """Restore the state of a checkpoint."""
         snapshots.restore_snapshot(self.engine, stored)
 
+    def measure(self, state: TrainingState) -> TrainingState:
+        """Time some steps and a part of a validation, undo them, and report how long the training will take.
+
+        Returns the state with the plan that fits into the time limit, if there is one.
+        """
+        engine = self.engine
+        engine.module.train()
+        left = self.settings.steps - state.step
+        number = min(left, 1 + max(1, min(MAX_MEASURED_STEPS, int(MEASURED_FRACTION * left))))
+        steps = range(state.step + 1, state.step + 1 + number)
+        seconds = engine.time_steps(((step, self._batches(step)) for step in steps), self.settings.schedule.rate(1),
+                                    clock=self.clock, max_seconds=MEASURED_SECONDS)
+        # The first step allocates memory; on a GPU, the first steps also capture CUDA graphs.
+        counted = seconds[len(seconds) // 2 if engine.device.type == "cuda" else 1:] or seconds
+        step_seconds, self.pace.validation_seconds = engine.processes.broadcast(
+            [statistics.median(counted), self._time_validation() if engine.processes.main else 0.0])
+        self.pace.add_steps(len(counted), step_seconds * len(counted))
+        state = self._fit(state, state.seconds)
+        self.report(self._estimate(state))
+        return state
+
+    def _time_validation(self) -> float:
+        """The duration of a validation, from that of a part of it."""
+        if self.engine.sharded:  # all processes validate together; the first validation will tell
+            return 0.0
+        seconds = 0.0
+        with self.engine.averaged(), _evaluation(self.engine):
+            for examples in SAMPLE_SIZES:
+                start = self.clock()
+                fraction = self.training_task.try_validation(self.task, examples)
+                took = self.clock() - start
+                seconds = took / fraction if fraction else 0.0
+                if took > SAMPLE_SECONDS or not fraction or fraction >= 1:
+                    break
+        return seconds
+
+    def _fit(self, state: TrainingState, elapsed: float) -> TrainingState:
+        """The state with a plan for the time that is left; unchanged without a time limit."""
+        if self.settings.max_time is None:
+            return state
+        plan = (fit_plan(self.settings, self.pace) if state.plan is None else
+                refit_plan(state.plan, self.settings, self.pace, state.step, elapsed))
+        return replace(state, plan=replace(plan, total=self.engine.processes.broadcast(plan.total)))
+
+    def _refit_due(self, state: TrainingState, last: float) -> bool:
+        """Whether the plan for the time limit should be checked: after some time, and at each of the last steps."""
+        if state.plan is None:
+            return False
+        late = self.clock() - last > self.pace.window or state.plan.total - state.step < LAST_STEPS
+        return self.engine.processes.any(late)
+
+    def _end_in_time(self, state: TrainingState, elapsed: float) -> TrainingState:
+        """The state, with this step as the last one if there is no time for another."""
+        if state.plan is None or not self.engine.processes.any(is_out_of_time(self.settings, self.pace, elapsed)):
+            return state
+        return replace(state, plan=replace(state.plan, total=min(state.step, state.plan.total)))
+
+    def _estimate(self, state: TrainingState) -> TimeEstimated:
+        plan, settings = state.plan, self.settings
+        steps = total_steps(state, settings) - state.step
+        return TimeEstimated(
+            seconds=self.pace.seconds(steps, validations_left(state, settings)), steps=steps,
+            step_seconds=self.pace.step_seconds, validation_seconds=self.pace.validation_seconds,
+            device=_describe_device(self.engine), max_time=settings.max_time, max_steps=settings.steps,
+            warmup_steps=None if plan is None else fit_schedule(settings.schedule, plan).warmup_steps,
+            validation_every=None if plan is None else plan.validation_every)
+
     def try_largest(self) -> None:
         """Compute the gradients of the largest batches and discard them, to find out now whether they fit in memory."""
         self.engine.module.train()
-        for batch in self._feed().largest():
+        for batch in self.feed.largest():
             try:
                 self.engine.try_batch(batch)
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "memory" not in str(error):
+            except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter
+                if not allocation.is_out_of_memory(error):
                     raise
                 windows = self.settings.windows
                 key, size = (("batches.max_tokens", self.settings.batches.max_tokens) if windows is None else
                              ("windows.batch_size", windows.batch_size))
-                raise TrainingError(
-                    f"a batch of {batch.tokens:,} tokens does not fit into the memory of {self.engine.device}. Try "
-                    f"--set training.{key}={max(1, size // 2)} "
-                    f"--set training.gradient_accumulation={2 * self.settings.gradient_accumulation}, "
-                    f"which computes the same step in smaller parts, or a smaller model.") from error
+                remedy = (f"Try --set training.{key}={max(1, size // 2)} "
+                          f"--set training.gradient_accumulation={2 * self.settings.gradient_accumulation}, which "
+                          "computes the same step in smaller parts, or a smaller model.")
+                raise TrainingError(f"a batch of {batch.tokens:,} tokens does not fit into the memory of "
+                                    f"{self.engine.device}. {allocation.describe(error, remedy)}") from error
 
-    def _feed(self) -> BatchLoader:
-        return self.training_task.feed(self.engine.processes.rank, self.engine.processes.count)
-
-    def _steps(self, feed: BatchLoader, first: int) -> Iterator[tuple[int, list[Any]]]:
+    def _steps(self, first: int) -> Iterator[tuple[int, list[Any]]]:
         """Each step with its batches, which are prefetched."""
-        count, pin = self.settings.gradient_accumulation, self.engine.device.type == "cuda"
+        return prefetch_steps(lambda step: (step, self._batches(step)), range(first, self.settings.steps + 1),
+                              prefetch=self.settings.batches.prefetch)
 
-        def make(step: int) -> tuple[int, list[Any]]:
-            batches = [feed.at((step - 1) * count + part) for part in range(count)]
-            return step, [pin_batch(batch) for batch in batches] if pin else batches
+    def _batches(self, step: int) -> list[Any]:
+        """The batches of a step; for a GPU in pinned memory."""
+        count = self.settings.gradient_accumulation
+        batches = [self.feed.at((step - 1) * count + part) for part in range(count)]
+        return [pin_batch(batch) for batch in batches] if self.engine.device.type == "cuda" else batches
 
-        return prefetch_steps(make, range(first, self.settings.steps + 1), prefetch=self.settings.batches.prefetch)
-
-    def _log(self, state: TrainingState, feed: BatchLoader, started: float, last: float) -> tuple[TrainingState, float]:
+    def _log(self, state: TrainingState, started: float, last: float, *, validates: bool) -> TrainingState:
         """Report the steps since the last call, and stop if the loss of one was not finite."""
         totals = self.engine.read()
-        self._check_finite(totals.bad, feed)
+        self._check_finite(totals.bad)
+        now = self.clock()
+        self.pace.add_steps(totals.steps, now - last)
         if not totals.steps:
-            return state, last
-        now = time.monotonic()
+            return state
         state = replace(state, tokens=state.tokens + totals.tokens)
-        self.report(self._progress(state, totals, feed, now - started, now - last))
-        return state, now
+        self.report(self._progress(state, totals, now - started, now - last, validates))
+        return state
 
-    def _progress(self, state: TrainingState, totals: StepTotals, feed: BatchLoader, seconds: float,
-                  since_last: float) -> TrainingProgress:
+    def _progress(self, state: TrainingState, totals: StepTotals, seconds: float, since_last: float,
+                  validates: bool) -> TrainingProgress:
         batches = state.step * self.settings.gradient_accumulation
-        tokens = max(1, totals.tokens)
+        tokens, steps = max(1, totals.tokens), total_steps(state, self.settings)
+        validations = validations_left(state, self.settings) + validates if state.step < steps else 1
         return TrainingProgress(
-            step=state.step, steps=self.settings.steps, epoch=batches / feed.steps, loss=totals.total / tokens,
-            nll=totals.nll / tokens, rate=self.settings.schedule.rate(state.step),
+            step=state.step, steps=steps, epoch=batches / self.feed.steps, loss=totals.total / tokens,
+            nll=totals.nll / tokens, rate=learning_rate(state, self.settings),
             gradient_norm=totals.norm / totals.steps, tokens=state.tokens, seconds=seconds,
-            tokens_per_second=totals.tokens / max(since_last, 1e-9), memory=self.engine.memory())
+            tokens_per_second=totals.tokens / max(since_last, 1e-9), memory=self.engine.memory(),
+            seconds_left=self.pace.seconds(steps - state.step, validations))
 
     def _validate(self, state: TrainingState) -> TrainingState:
         """Score the model, and save it if none was better."""
-        start, score = time.monotonic(), self.settings.validation.metric
+        start, score = self.clock(), self.settings.validation.metric
         with self.engine.averaged(), _evaluation(self.engine):
             result = self._validation_result()
             value = result.scores[score]
-            better = math.isfinite(value) and (state.best is None or _is_better(score, value, state.best))
+            better = math.isfinite(value) and _is_better(score, result.scores, state)
             if better:
                 state = replace(state, best=value, best_step=state.step, best_scores=dict(result.scores), waited=0)
                 self.save_best(state)
             else:
-                state = replace(state, waited=state.waited + 1)
+                state = replace(state, waited=state.waited + _counts_for_patience(state, self.settings))
         self.report(Validated(state.step, dict(result.scores), better, state.best_scores or {}, result.examples,
-                              time.monotonic() - start))
+                              self.clock() - start))
         return state
 
     def _validation_result(self) -> ValidationResult:
@@ -181,21 +322,22 @@ class TrainingLoop:
         return ValidationResult(scores, () if result is None else result.examples)
 
     def _save_checkpoint(self, state: TrainingState) -> None:
-        start = time.monotonic()
-        snapshot = snapshots.take_snapshot(self.engine, {"standing": asdict(state), "identity": self.identity})
+        start = self.clock()
+        snapshot = snapshots.take_snapshot(self.engine, {
+            "standing": state.table(), "identity": self.identity, "early_stopping": state.early_stopping,
+            "threads": torch.get_num_threads()})
         processes = self.engine.processes
         notes = self.checkpoints.save(state.step, snapshot, best=state.best_step or None, rank=processes.rank,
                                       processes=processes.count, barrier=processes.barrier)
         for note in notes:
-            self.report(Note(note))
-        self.report(CheckpointSaved(state.step, time.monotonic() - start))
+            self.report(Note(note, warning=True))
+        self.report(CheckpointSaved(state.step, self.clock() - start))
 
-    def _check_finite(self, bad_step: int | None, feed: BatchLoader) -> None:
+    def _check_finite(self, bad_step: int | None) -> None:
         """Stop if the loss of a step was not finite."""
         if bad_step is None:
             return
-        count = self.settings.gradient_accumulation
-        numbers = [int(number) for part in range(count) for number in feed.at((bad_step - 1) * count + part).numbers]
+        numbers = [int(number) for batch in self._batches(bad_step) for number in batch.numbers]
         shown = ", ".join(str(number) for number in numbers[:10]) + (", ..." if len(numbers) > 10 else "")
         stored = ("The last checkpoint is from before that step." if self.checkpoints.steps() else
                   "No checkpoint was saved yet.")
@@ -208,7 +350,30 @@ class TrainingLoop:
 
 def stored_training_state(stored: StoredState) -> TrainingState:
     """The training state of a checkpoint."""
-    return TrainingState(**stored.values["standing"])
+    table = dict(stored.values["standing"])
+    plan = table.pop("plan", None)
+    return TrainingState(**table, plan=None if plan is None else FittedPlan(**plan),
+                         early_stopping=stored.values.get("early_stopping", COUNTS_ALL))
+
+
+def total_steps(state: TrainingState, settings: TrainingConfig) -> int:
+    """The number of steps of the whole training, as far as it is known now."""
+    return settings.steps if state.plan is None else state.plan.total
+
+
+def learning_rate(state: TrainingState, settings: TrainingConfig) -> float:
+    """The learning rate of the step of this state."""
+    if state.plan is None:
+        return settings.schedule.rate(state.step)
+    return fit_schedule(settings.schedule, state.plan).rate(state.plan.position)
+
+
+def validations_left(state: TrainingState, settings: TrainingConfig) -> int:
+    """The number of validations after this state; there is always one at the end."""
+    if state.plan is not None:
+        return state.plan.validations_left
+    every = settings.validation.every
+    return max(1, math.ceil(settings.steps / every) - state.step // every)
 
 
 def stop_reason(state: TrainingState, settings: TrainingConfig) -> str | None:
@@ -216,16 +381,62 @@ def stop_reason(state: TrainingState, settings: TrainingConfig) -> str | None:
     patience = settings.validation.patience
     if state.step >= settings.steps:
         return ALL_STEPS_DONE
+    if state.plan is not None and state.step >= state.plan.total:
+        return TIME_IS_UP
     return PATIENCE_ENDED if patience is not None and state.waited >= patience else None
 
 
-def ended_event(reason: str, state: TrainingState) -> TrainingEnded:
+def ended_event(reason: str, state: TrainingState, settings: TrainingConfig) -> TrainingEnded:
     """The event of the end of a training."""
-    return TrainingEnded(reason, state.step, state.best_step, state.best_scores or {}, state.seconds)
+    return TrainingEnded(reason, state.step, state.best_step, state.best_scores or {}, state.seconds,
+                         total_steps(state, settings), state.waited)
 
 
-def _is_better(score: str, value: float, best: float) -> bool:
+def _next_state(state: TrainingState, step: int) -> TrainingState:
+    """The state after this step."""
+    return replace(state, step=step, plan=None if state.plan is None else state.plan.advanced(step))
+
+
+def _validates(before: TrainingState, state: TrainingState, settings: TrainingConfig) -> bool:
+    """Whether the model is validated after the last step; always at the end."""
+    if state.plan is None or before.plan is None:
+        return state.step == settings.steps or state.step % settings.validation.every == 0
+    return state.step >= state.plan.total or state.plan.validates_after(before.plan)
+
+
+def _describe_device(engine: TrainingEngine) -> str:
+    """The device in words: 2 CPU cores, NVIDIA H200, 8 x NVIDIA H200."""
+    processes = engine.processes.count
+    if engine.device.type == "cuda":
+        name = torch.cuda.get_device_name(engine.device)
+        return name if processes == 1 else f"{processes} x {name}"
+    return checks.plural(torch.get_num_threads() * processes, "CPU core")
+
+
+def _is_better(score: str, scores: Mapping[str, float], state: TrainingState) -> bool:
+    """Whether these scores are better than the best so far.
+
+    If the score is equal, a lower loss is better: at the start BLEU and chrF may be 0 several times, which must not end
+    a training that is learning.
+    """
+    value, best = scores[score], state.best
+    if best is None:
+        return True
+    if value == best and (state.early_stopping >= COUNTS_LATER or state.plan is not None):
+        return scores["loss"] < (state.best_scores or {}).get("loss", -math.inf)
     return value > best if HIGHER_IS_BETTER[score] else value < best
+
+
+def _counts_for_patience(state: TrainingState, settings: TrainingConfig) -> bool:
+    """Whether a validation at this step without a better score counts for early stopping."""
+    if state.early_stopping < COUNTS_LATER:
+        return True
+    if state.plan is None:
+        position, schedule, every = float(state.step), settings.schedule, settings.validation.every
+    else:
+        position, every = state.plan.position, state.plan.validation_every
+        schedule = fit_schedule(settings.schedule, state.plan)
+    return position > schedule.warmup_steps and position // every > PATIENCE_STARTS
 
 
 @contextmanager
@@ -261,4 +472,4 @@ class InterruptHandler:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        self.notify("Stopping after this step and saving a checkpoint. Press Ctrl-C again to stop at once.")
+        self.notify("Stopping after this step to save a checkpoint. Press Ctrl-C again to stop at once.")

@@ -6,7 +6,8 @@
     constant       constant after the warm-up
 
 s is the step, from 1; w is the number of warm-up steps, over which the rate grows linearly to `learning_rate`. The rate
-is a function of the step alone, so that a training can be resumed at any step.
+is a function of the step alone, so that a training can be resumed at any step. With a time limit s is a position in the
+schedule, between two whole steps (`regard.training.timing`).
 """
 
 import math
@@ -27,13 +28,15 @@ class OptimizerConfig(Config):
     """Adam (Kingma and Ba 2015), or AdamW, which takes the decay out of the moments (Loshchilov and Hutter 2019)."""
 
     name: str = choice(OPTIMIZERS, "adamw")
+    """Optimizer: AdamW, or Adam with L2 regularization instead of decoupled weight decay."""
     beta1: float = probability(0.9, old="first")
-    """The decay of the mean of the gradients (beta1)."""
+    """Decay of the running mean of the gradients."""
     beta2: float = probability(0.98, old="second")
-    """The decay of the mean of their squares (beta2)."""
+    """Decay of the running mean of the squared gradients."""
     epsilon: float = number(1e-9, above=0)
+    """Small number in the denominator of the update."""
     weight_decay: float = number(0.0, minimum=0.0, old="decay")
-    """Weight decay of matrices; parameters of one dimension, such as biases and norms, have none."""
+    """Weight decay of the weight matrices; biases and norms have none."""
 
 
 def make_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
@@ -58,25 +61,25 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
-def _inverse_sqrt(step: int, schedule: "ScheduleConfig") -> float:
-    return math.sqrt(max(1, schedule.warmup_steps) / step)
+def _inverse_sqrt(step: float, schedule: "ScheduleConfig") -> float:
+    return min(1.0, math.sqrt(max(1, schedule.warmup_steps) / step))
 
 
-def _cosine(step: int, schedule: "ScheduleConfig") -> float:
+def _cosine(step: float, schedule: "ScheduleConfig") -> float:
     done = _fraction_done(step, schedule.warmup_steps, schedule.max_steps)
     return schedule.final_fraction + (1.0 - schedule.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def _linear(step: int, schedule: "ScheduleConfig") -> float:
+def _linear(step: float, schedule: "ScheduleConfig") -> float:
     start = max(schedule.warmup_steps, round(schedule.constant_fraction * (schedule.max_steps or 0)))
     return 1.0 - (1.0 - schedule.final_fraction) * _fraction_done(step, start, schedule.max_steps)
 
 
-def _constant(step: int, schedule: "ScheduleConfig") -> float:
+def _constant(step: float, schedule: "ScheduleConfig") -> float:
     return 1.0
 
 
-SCHEDULES: dict[str, Callable[[int, "ScheduleConfig"], float]] = {
+SCHEDULES: dict[str, Callable[[float, "ScheduleConfig"], float]] = {
     "inverse_sqrt": _inverse_sqrt, "cosine": _cosine, "linear": _linear, "constant": _constant,
 }
 OPEN_ENDED_SCHEDULES = ("inverse_sqrt", "constant")
@@ -88,15 +91,20 @@ class ScheduleConfig(Config):
     """The learning rate as a function of the step."""
 
     shape: str = choice(SCHEDULES, "inverse_sqrt")
+    """How the learning rate decays after the warm-up."""
     learning_rate: float = number(1e-3, above=0.0, old="peak")
+    """Learning rate at the end of the warm-up, the highest."""
     warmup_steps: int = integer(0, minimum=0, old="warmup")
+    """Steps over which the learning rate grows linearly from 0."""
     max_steps: int | None = integer(None, minimum=1, old="steps")
-    """The number of steps of the whole training."""
+    """Optimizer steps of the whole training; by default from the epochs."""
     constant_fraction: float = number(0.0, minimum=0.0, maximum=1.0, old="hold")
+    """Linear schedule: fraction of all steps after which the decay begins."""
     final_fraction: float = number(0.0, minimum=0.0, maximum=1.0, old="last")
+    """Linear and cosine schedule: learning rate at the last step, as a fraction of the highest."""
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, from 1."""
+    def rate(self, step: float) -> float:
+        """The learning rate of a step, from 1, or of a position between two steps."""
         step = step if self.max_steps is None else min(step, self.max_steps)
         if step <= self.warmup_steps:
             return self.learning_rate * step / self.warmup_steps
@@ -110,7 +118,7 @@ class ScheduleConfig(Config):
             yield "warmup_steps", f"{self.warmup_steps} steps of warm-up are more than all {self.max_steps} steps"
 
 
-def _fraction_done(step: int, start: int, steps: int | None) -> float:
+def _fraction_done(step: float, start: int, steps: int | None) -> float:
     """The fraction of the steps after `start` that is done, from 0 to 1."""
     assert steps is not None, "a config without steps was refused"
     return min(1.0, max(0.0, (step - start) / max(1, steps - start)))

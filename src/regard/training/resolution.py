@@ -4,6 +4,9 @@
     fill_defaults(document, defaults, document)            the same with defaults for the keys that are not set
     prepare(request, setup, document, device, report)      data, model config and settings, ready for the loop
 
+Short options such as --lr and --width become keys of the config (`regard.training.short_options`). Those that depend
+on the model wait until the data has determined its recipe.
+
 Misspelt keys and wrong values are all refused at once, each with its line, before any data is read. What only the data
 can determine (the vocabulary, the size of the model, the number of steps) is filled in afterwards. A resumed training
 must agree with the stored one in task, config and data files; every difference is reported. How defaults are computed
@@ -12,21 +15,25 @@ is not known here (`regard.training.defaults`).
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
 
-from regard import checks, config, toml
+from regard import allocation, checks, config, toml
 from regard.data.sources.text import DataError
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models import catalog
 from regard.models.build import ModelConfig
 from regard.toml import ConfigError, KeyPath, TomlDocument
+from regard.training import short_options
+from regard.training.choices import SET_BY_USER
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties, lookup, recipe_with_size
 from regard.training.logging import EventHandler, Note
+from regard.training.short_options import ExpandedKey, OptionSpelling
 from regard.training.tasks.classification import ClassificationSetup
 from regard.training.tasks.interface import TaskSetup, TrainingRequest, TrainingTask
 from regard.training.tasks.language import LanguageSetup
@@ -41,8 +48,14 @@ TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": Tokenize
           "training": TrainingConfig}
 MODEL_KINDS = {kind.kind for kind in get_args(ModelConfig)}
 STEPS_KEY = "training.schedule.max_steps"
+TRAINING_BYTES, EMA_BYTES = 16, 4
+"""Bytes per parameter: parameter, gradient and two moments of AdamW in float32; and the EMA, if there is one."""
 UNKNOWN_STEPS = 10**9
 """Stands for the number of steps while that is not known."""
+DESCRIPTIVE_KEYS = ("data.source_lang", "data.target_lang")
+"""Keys that only describe the data: a resumed training may change them."""
+SUMMARY_START = "Read "
+"""How the note begins that sums up the data; the other notes on it are warnings."""
 READ_OPTIONS = ("source", "target", "format")
 Identity = Mapping[str, Any]
 
@@ -57,12 +70,33 @@ def requested_config(request: TrainingRequest, setup: TaskSetup) -> TomlDocument
     else:
         document = toml.document_of({"recipe": name}, "config")
     document = config.with_current_keys(document, TABLES)
-    document = toml.override(document, config.current_overrides(request.changes, TABLES))
-    _check_request(document, request, setup)
+    changes = config.current_overrides(request.changes, TABLES)
+    document = toml.override(document, changes, request.changes_name)
+    expanded = short_options.expand_direct(request.options, request.task, _spelling(request))
+    short_options.check_set_once(expanded, changes, request.changes_name)
+    document = override_expanded(document, expanded)
+    _check_request(document, request, setup, changes)
     return document
 
 
-def _check_request(document: TomlDocument, request: TrainingRequest, setup: TaskSetup) -> None:
+def override_expanded(document: TomlDocument, expanded: Iterable[ExpandedKey]) -> TomlDocument:
+    """The document with the values that short options set; errors in them name the option."""
+    for one in expanded:
+        document = toml.override(document, {one.key: one.value}, one.option)
+    return document
+
+
+def _spelling(request: TrainingRequest) -> OptionSpelling:
+    return OptionSpelling(request.option_prefix)
+
+
+def _expand_dependent(request: TrainingRequest, tables: Mapping[str, Any],
+                      requested: Mapping[str, Any]) -> list[ExpandedKey]:
+    return short_options.expand_dependent(request.options, tables, request.task, requested, _spelling(request))
+
+
+def _check_request(document: TomlDocument, request: TrainingRequest, setup: TaskSetup,
+                   changes: Mapping[str, Any]) -> None:
     """Refuse a config that would be wrong for any data."""
     recipe = document.tables.get("recipe")
     if lookup(document.tables, "model.kind") is not None or not isinstance(recipe, str | None):
@@ -74,19 +108,50 @@ def _check_request(document: TomlDocument, request: TrainingRequest, setup: Task
     unset = {tuple(default.key.split(".")) for default in unknown if lookup(document.tables, default.key) is None}
     kind = lookup(filled[0].tables, "model.kind")
     if kind in MODEL_KINDS and kind not in setup.model_kinds:
-        raise checks.wrong("model.kind", f"one for --task {request.task}, {' or '.join(setup.model_kinds)}",
-                           f"{kind}{f', from the recipe {recipe}' if recipe else ''}")
+        raise _wrong_kind(kind, recipe, request.task, setup)
     errors = [_config_error(each, unset) for each in filled]
     if errors[0] is not None and None not in errors:
         raise errors[0]
+    _check_options(document, request, filled, unset, changes)
     score = lookup(document.tables, "training.validation.metric", "loss")
     if score not in setup.scores:
-        raise checks.wrong("training.validation.metric", f"one for --task {request.task}, {' or '.join(setup.scores)}",
+        raise checks.wrong("training.validation.metric", f"{' or '.join(setup.scores)} for --task {request.task}",
                            score)
     for key, default in setup.unused.items():
         if lookup(document.tables, key, default) != default:
-            raise checks.wrong(key, f"left out for --task {request.task}, where it has no effect",
-                               lookup(document.tables, key))
+            value = lookup(document.tables, key)
+            given = flatten_tables(value, f"{key}.") if isinstance(value, Mapping) else [(key, value)]
+            shown = ", ".join(f"{name}={toml.format_value(one)}" for name, one in given) or key
+            raise ValueError(f"{shown} has no effect on --task {request.task}. Leave it out.")
+
+
+def _wrong_kind(kind: str, recipe: str | None, task: str, setup: TaskSetup) -> ValueError:
+    """The error for a model that this task cannot train, with those that it can; the caller raises it."""
+    if recipe is None:
+        return checks.wrong("model.kind", f"{' or '.join(setup.model_kinds)} for --task {task}", kind)
+    fitting = [name for name in catalog.recipe_names()
+               if catalog.find_recipe(name).tables["model"]["kind"] in setup.model_kinds]
+    other = [name for name, each in TASKS.items() if kind in each.model_kinds]
+    remedy = f" For {recipe}, use --task {' or '.join(other)}." if other else ""
+    return ValueError(f"The recipe {recipe} is a model of kind {kind}, which --task {task} cannot train. Its recipes "
+                      f"are {', '.join(fitting)}.{remedy}")
+
+
+def _check_options(document: TomlDocument, request: TrainingRequest, filled: Sequence[TomlDocument],
+                   unset: Set[KeyPath], changes: Mapping[str, Any]) -> None:
+    """Refuse options that fit none of the models that the data may ask for.
+
+    Without them the config is right, so that all errors come from them, whichever key these name.
+    """
+    errors = []
+    for each in filled:
+        expanded = _expand_dependent(request, each.tables, document.tables)
+        short_options.check_set_once(expanded, changes, request.changes_name)
+        changed = override_expanded(each, expanded)
+        options = " and ".join(dict.fromkeys(one.option for one in expanded))
+        errors.append(_config_error(replace(changed, sources={("model",): options, **changed.sources}), unset))
+    if errors[0] is not None and None not in errors:
+        raise errors[0]
 
 
 def _config_error(document: TomlDocument, unset: Set[KeyPath]) -> ConfigError | None:
@@ -135,7 +200,10 @@ class PreparedTraining:
     model: ModelConfig
     settings: TrainingConfig
     defaults: tuple[Default, ...]
-    """The defaults of all keys that the user has not set."""
+    """The defaults of all keys that the user has not set; none if the training is resumed."""
+    reasons: Mapping[str, str]
+    """Why a key has its value, for the keys that the user has set and those whose default depends on the data or the
+    device. All others have the value of the recipe, or a fixed default."""
     tables: Mapping[str, Any]
     """The whole config as plain values."""
     files: dict[str, str]
@@ -144,26 +212,34 @@ class PreparedTraining:
 
 
 def prepare(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, device: DeviceProperties,
-            report: EventHandler, stored_files: Mapping[str, str] | None = None) -> PreparedTraining:
+            report: EventHandler, stored: Identity | None = None) -> PreparedTraining:
     """Read the data, fill in the defaults, and build the task for the loop.
 
     Args:
-        stored_files: the sha256 by name of the files of a training that is resumed; other files are refused.
+        stored: the identity of a training that is resumed, of which `requested` is the complete config; other data
+            files are refused.
     """
     filters = config.read_config(DataConfig | None, requested, ("data",)) or DataConfig()
     survey = setup.survey(request, filters)
-    if stored_files is not None:
-        check_same_files(stored_files, survey.files, request)
-    for warning in survey.warnings:
-        report(Note(warning))
+    if stored is not None:
+        check_same_files(stored["files"], survey.files, request)
+    for note in survey.warnings:
+        report(Note(note, warning=not note.startswith(SUMMARY_START)))
     defaults = setup.data_defaults(survey, requested.tables)
     document = fill_defaults(requested, defaults, requested)
-    prepared = setup.prepare(survey, document, request.output / DATA_FOLDER)
+    _check_tokenizer_used(requested, defaults)
+    with _option_in_errors(request, "vocab_size"):
+        prepared = setup.prepare(survey, document, request.output / DATA_FOLDER)
     if lookup(requested.tables, "model.kind") is None:  # a recipe is not mixed into a whole [model] of the user's
         recipe = setup.recipe_default(prepared, device, requested.tables.get("recipe"))
         document = fill_defaults(document, recipe_defaults(recipe.value), requested)
         defaults = [*defaults, recipe]
     training = setup.training_defaults(prepared, document.tables, device)
+    expanded = [] if stored is not None else _expand_dependent(
+        request, fill_defaults(document, training, requested).tables, requested.tables)
+    if expanded:  # other defaults depend on them
+        requested, document = override_expanded(requested, expanded), override_expanded(document, expanded)
+        training = setup.training_defaults(prepared, document.tables, device)
     document = toml.override(fill_defaults(document, training, requested),
                              {default.key: default.value for default in defaults if default.key == "recipe"})
     defaults = [*defaults, *training]
@@ -172,18 +248,81 @@ def prepare(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument,
         document = fill_defaults(document, [steps], requested)
         defaults = [*defaults, steps]
     configs = config.read_configs(TABLES, document)
+    check_training_memory(configs["model"], configs["training"], device, [one.option for one in expanded])
     tables = config.to_tables(configs)
-    task = setup.build(prepared, configs["model"], configs["training"], _training_record(tables, survey.files))
+    record = _training_record(tables, survey.files, survey.counts, request.validation)
+    task = setup.build(prepared, configs["model"], configs["training"], record)
+    if task.validation_count:
+        record["data"]["validation_examples"] = task.validation_count
     unset = tuple(default for default in defaults if lookup(requested.tables, default.key) is None)
-    return PreparedTraining(task, configs["model"], configs["training"], unset, tables, survey.files,
+    reasons = _reasons(requested, defaults, expanded) if stored is None else stored.get("reasons", {})
+    return PreparedTraining(task, configs["model"], configs["training"], unset, reasons, tables, survey.files,
                             (*prepared.notes, *task.notes))
 
 
-def _training_record(tables: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+def _check_tokenizer_used(requested: TomlDocument, defaults: Sequence[Default]) -> None:
+    """Refuse settings of a tokenizer for data that needs none: images."""
+    given = [key for key, _ in flatten_tables(requested.tables.get("tokenizer", {}), "tokenizer.")]
+    if given and not any(default.key.startswith("tokenizer.") for default in defaults):
+        source = requested.source(tuple(given[0].split(".")))
+        name = source if source is not None and " " in source else given[0]
+        raise ValueError(f"{name} has no effect on images, which need no tokenizer. Leave it out.")
+
+
+@contextmanager
+def _option_in_errors(request: TrainingRequest, name: str) -> Iterator[None]:
+    """Put a short option, if it is given, before an error that names its key."""
+    try:
+        yield
+    except DataError:
+        raise
+    except ValueError as error:
+        value = request.options.get(name)
+        if value is None or f"`{name}`" not in str(error):
+            raise
+        raise ValueError(f"{_spelling(request).given(name, value)}: {error}") from None
+
+
+def check_training_memory(model: ModelConfig, settings: TrainingConfig, device: DeviceProperties,
+                          options: Iterable[str] = ()) -> None:
+    """Refuse a training whose parameters need more memory than the device has, before anything is allocated.
+
+    Activations come on top; they are tried with the largest batches before the first step. So the estimate is a lower
+    bound, and what it refuses cannot be trained.
+
+    Args:
+        options: the options of the call that changed the size of the model; the message names them.
+    """
+    count = model.parameters()
+    needed = count * (TRAINING_BYTES + (EMA_BYTES if settings.ema_decay else 0))
+    if settings.parallelism == "fsdp":
+        needed //= max(1, device.count)
+    named = " and ".join(dict.fromkeys(options))
+    room, place = (device.memory, "the GPU") if device.kind == "cuda" else (None, "this machine")
+    what = f"{f'{named}: ' if named else ''}Training a model of {checks.plural(count, 'parameter')}"
+    allocation.check_fits(what, needed, "Reduce --width, --layers or --vocab-size.", room=room, place=place)
+
+
+def _reasons(requested: TomlDocument, defaults: Sequence[Default], expanded: Sequence[ExpandedKey]) -> dict[str, str]:
+    """Why each key has its value that was set by the user, or whose default depends on the data or the device."""
+    reasons = {default.key: default.reason for default in defaults}
+    size = reasons.get("recipe")
+    for key, value in flatten_tables(requested.tables):
+        option = requested.source(tuple(key.split(".")))
+        reasons[key] = f"{SET_BY_USER} ({option})" if option is not None and " " in option else SET_BY_USER
+        if key == "recipe" and size is not None and len(recipe_sizes(value)) > 1:
+            reasons[key] = f"{SET_BY_USER}; {size}"
+    return reasons | {one.key: f"{one.reason} ({one.option})" for one in expanded if one.reason}
+
+
+def _training_record(tables: Mapping[str, Any], files: Mapping[str, str], counts: Mapping[str, int],
+                     validation: Sequence[str]) -> dict[str, Any]:
     """What is stored with the model about its training."""
     record = {key: tables[key] for key in ("recipe", "data", "training") if key in tables}
+    names = [os.path.basename(os.path.normpath(path)) for path in validation]
     return {**record, "tokenizer": tables.get("tokenizer", {}),
-            "data": {**record.get("data", {}), "files": [f"{name} {digest}" for name, digest in files.items()]}}
+            "data": {**record.get("data", {}), **counts, **({"validation_files": names} if names else {}),
+                     "files": [f"{name} {digest}" for name, digest in files.items()]}}
 
 
 def _steps_default(document: TomlDocument, batches: int, device: DeviceProperties) -> Default:
@@ -191,7 +330,8 @@ def _steps_default(document: TomlDocument, batches: int, device: DevicePropertie
     training = document.tables["training"]
     per_step, epochs = training.get("gradient_accumulation", 1) * device.count, training["epochs"]
     steps = max(1, math.ceil(epochs * batches / per_step))
-    return Default(STEPS_KEY, steps, f"{epochs:g} epochs of {batches / per_step:,.0f} steps")
+    length = checks.plural(max(1, round(batches / per_step)), "step")
+    return Default(STEPS_KEY, steps, f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'} of {length}")
 
 
 def device_properties(device: torch.device, count: int = 1) -> DeviceProperties:
@@ -207,16 +347,17 @@ def device_properties(device: torch.device, count: int = 1) -> DeviceProperties:
 
 
 def training_identity(request: TrainingRequest, tables: Mapping[str, Any], files: Mapping[str, str],
-                      tokenizer: str | None) -> Identity:
+                      tokenizer: str | None, reasons: Mapping[str, str] | None = None) -> Identity:
     """What a resumed training must share with the stored one; it is part of every checkpoint.
 
     Args:
         tables: the whole config, as plain values.
         files: the sha256 of each file by its name.
         tokenizer: its sha256, if there is one.
+        reasons: why keys have their values, which a resumed training repeats.
     """
     return {"task": request.task, "reading": _read_options(request), "config": tables, "files": files,
-            "tokenizer": tokenizer}
+            "tokenizer": tokenizer, "reasons": dict(reasons or {})}
 
 
 def stored_config(stored: Identity, request: TrainingRequest, requested: TomlDocument) -> TomlDocument:
@@ -224,31 +365,36 @@ def stored_config(stored: Identity, request: TrainingRequest, requested: TomlDoc
     document = config.with_current_keys(toml.document_of(stored["config"], f"the config in {request.output}"), TABLES)
     before = {"task": stored["task"], **stored["reading"], **document.tables}
     now = {"task": request.task, **_read_options(request), **requested.tables}
+    for one in _expand_dependent(request, document.tables, {}):  # the same options give the same values again
+        if not one.reason:
+            now = dict(toml.override(toml.document_of(now), {one.key: one.value}).tables)
     if "recipe" in now and before.get("recipe") in recipe_sizes(now["recipe"]):  # the size was a default
         now["recipe"] = before["recipe"]
     different = [f"  {key}: {_format_value(lookup(before, key))} is stored, {_format_value(value)} is requested"
-                 for key, value in flatten_tables(now) if lookup(before, key) != value]
+                 for key, value in flatten_tables(now) if key not in DESCRIPTIVE_KEYS and lookup(before, key) != value]
     if different:
         raise DataError("\n".join([f"{request.output}: This training cannot be resumed with other settings.",
-                                   *different, "Request the same, or choose another folder."]))
-    return document
+                                   *different, "Use the stored settings, or choose another folder."]))
+    return toml.override(document, {key: lookup(requested.tables, key) for key in DESCRIPTIVE_KEYS
+                                    if lookup(requested.tables, key) is not None})
 
 
 def check_same_files(stored: Mapping[str, str], now: Mapping[str, str], request: TrainingRequest) -> None:
     """Refuse data files that have changed."""
-    changed = [f"  {name}: its sha256 is {now.get(name, 'missing')}, and was {stored.get(name, 'missing')}"
+    changed = [f"  {name} is missing." if name not in now else f"  {name} is new." if name not in stored else
+               f"  {name} was changed: its sha256 is {now[name]}, and was {stored[name]}."
                for name in {**stored, **now} if stored.get(name) != now.get(name)]
     if changed:
         raise DataError("\n".join([f"{request.output}: This training cannot be resumed with other data.", *changed,
-                                   "Give the files as they were, or choose another folder."]))
+                                   "Use the same files, or choose another folder."]))
 
 
 def check_same_tokenizer(stored: Identity, now: Identity, folder: os.PathLike[str]) -> None:
     """Refuse another tokenizer than the one that the training started with."""
     if stored["tokenizer"] != now["tokenizer"]:
-        raise DataError(f"{os.fspath(folder)}: This training started with another tokenizer: its sha256 is "
-                        f"{now['tokenizer']}, and was {stored['tokenizer']}. Restore the folder, or start again in "
-                        "another one.")
+        raise DataError(f"{os.fspath(folder)}: The tokenizer is not the one that this training started with: its "
+                        f"sha256 is {now['tokenizer']}, and was {stored['tokenizer']}. Restore the folder, or start a "
+                        "new training in another one.")
 
 
 def _read_options(request: TrainingRequest) -> dict[str, Any]:

@@ -171,8 +171,8 @@ def restore_optimizer(optimizer: Optimizer, parameters: Mapping[str, nn.Paramete
               for name, parameter, group in named}
     expected = {f"{ours}.{name}": state[theirs] for name, state in states.items()
                 for ours, theirs in (*MOMENTS.items(), (STEP_KEY, STEP_KEY))}
-    weights.check_specs(weights.tensor_specs(expected), weights.tensor_specs(tensors), origin="tensors",
-                        owner=type(optimizer).__name__)
+    weights.check_specs(weights.tensor_specs(expected), weights.tensor_specs(tensors), origin="`tensors`",
+                        owner=f"the {type(optimizer).__name__}")
     for name, tensor in tensors.items():
         if tensor.dtype != expected[name].dtype:
             raise checks.wrong(f"tensors[{name!r}]", str(expected[name].dtype), str(tensor.dtype))
@@ -360,8 +360,8 @@ class _ShardFiles:
                 self._opened[shard.path] = safe_open(shard.path, framework="pt", device="cpu")
             target.copy_(self._opened[shard.path].get_slice(shard.key)[where])
         except (SafetensorError, OSError) as error:
-            raise checks.wrong(str(shard.path), "the file that it was", f"not ({error})",
-                               "A checkpoint must be read before it is removed.") from None
+            raise ValueError(f"{shard.path}: This file of a checkpoint cannot be read any more ({error}). A checkpoint "
+                             "must be read before it is removed.") from None
 
 
 def _describe_file(path: Path) -> Iterator[tuple[str, TensorSpec, ShardLocation]]:
@@ -371,12 +371,13 @@ def _describe_file(path: Path) -> Iterator[tuple[str, TensorSpec, ShardLocation]
         shards = {name: (tuple(map(int, shard["shape"])), tuple(map(int, shard["offsets"])))
                   for name, shard in json.loads(header.metadata.get(SHARDS_KEY, "{}")).items()}
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise checks.wrong(str(path), f'a file whose metadata "{SHARDS_KEY}" describes shards',
-                           "one with other metadata") from None
+        raise ValueError(f'{path}: The file is damaged: "{SHARDS_KEY}" in its metadata does not describe '
+                         'shards.') from None
     for name, spec in header.tensors.items():
         whole, offsets = shards.get(name, (spec.shape, (0,) * len(spec.shape)))
         if not _within(offsets, spec.shape, whole):
-            raise checks.wrong(f"{path}: {name}", f"a shard of {whole}", f"{spec.shape} at {offsets}")
+            raise ValueError(f"{path}: The file is damaged: a shard of {name} has the shape {spec.shape} at {offsets}, "
+                             f"which is not inside of {whole}.")
         shard = ShardLocation(path, header.aliases.get(name, name), offsets, spec.shape)
         yield name, TensorSpec(spec.dtype, whole), shard
 
@@ -392,7 +393,8 @@ def _check_complete(name: str, whole: Sizes, shards: Sequence[ShardLocation]) ->
         if [start for start, _ in spans] + [whole[number]] == [0] + [end for _, end in spans]:
             return
     found = "; ".join(f"{shard.shape} at {shard.offsets} in {shard.path}" for shard in shards[:8])
-    raise checks.wrong(name, f"stored once and whole, of shape {whole}, in shards along one dimension at most", found)
+    raise ValueError(f"The shards of {name} do not make up a tensor of shape {whole}, split along one dimension: "
+                     f"{found}.")
 
 
 def _slices(spans: Sequence[tuple[int, int]], offsets: Sequence[int]) -> tuple[slice, ...]:

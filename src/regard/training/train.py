@@ -8,7 +8,8 @@ first step and stored in the model folder. The output folder holds
     config.toml, model.safetensors, tokenizer.*, README.md, manifest.json     the best model so far
     metrics.jsonl                                                             losses, scores and rates over the steps
     checkpoints/                                                              the last training states, to resume from
-    data/                                                                     tokenizer and ids, while training
+    data/                                                                     tokenizer, ids, and data that was
+                                                                              given in memory, while training
 
 This module knows the order of the stages and how they are put together, and the details of none.
 """
@@ -26,20 +27,21 @@ from torch import nn
 
 from regard import checks, config
 from regard.models.build import build
-from regard.storage import folder as folders
 from regard.storage import weights
-from regard.storage.filesystem import FolderError
-from regard.tasks.task import WEIGHTS_FILE
 from regard.toml import TomlDocument
 from regard.training import resolution
+from regard.training.callbacks import Callback, CallbackLogger
 from regard.training.checkpoints import CheckpointManager, LoadedCheckpoint
+from regard.training.choices import config_comments, explain_settings, summarize_choices
 from regard.training.config import TrainingConfig
 from regard.training.distributed import DistributedContext
 from regard.training.engine import TrainingEngine
+from regard.training.folder_claim import FolderClaim, claim_folder
 from regard.training.logging import EventHandler, Logger, LoggerCollection, MetricsLogger, Note, TrainingStarted
 from regard.training.loop import TrainingLoop, TrainingState, ended_event, stop_reason, stored_training_state
 from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TASKS, PreparedTraining, prepare
 from regard.training.tasks.interface import TaskSetup, TrainingRequest
+from regard.training.threads import thread_count
 
 __all__ = ["TrainingRequest", "TrainingResult", "train"]
 
@@ -53,44 +55,38 @@ class TrainingResult(NamedTuple):
     """Whether there is nothing left to do."""
     main: bool
     """Whether this is the process that reports and writes for all."""
+    task: str = ""
+    """The name of the task, as in `TrainingStarted`."""
+    sample: str | None = None
+    """A validation input, to try the model with."""
+    stopped: bool = False
+    """Whether a callback stopped the training cleanly."""
+    device: str = "cpu"
 
 
-def train(request: TrainingRequest, loggers: Sequence[Logger] = ()) -> TrainingResult:
+def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
+          callbacks: Sequence[Callback] = ()) -> TrainingResult:
     """Train a model. A ValueError says what is wrong with the request, a TrainingError what failed.
 
     Args:
         loggers: receive the events of the training; metrics.jsonl is always written.
+        callbacks: functions of the user, which may stop the training; what they raise is raised here in the end.
     """
+    following = CallbackLogger(callbacks)
     setup = checks.pick("task", request.task, TASKS)()
     document = resolution.requested_config(request, setup)
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
-        _claim_folder(request, processes)
-        checkpoints = CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=1)
-        with (checkpoints.lock() if processes.main else contextlib.nullcontext(), _flush_denormals(),
-              LoggerCollection(loggers if processes.main else ()) as report):
-            stored = _load_newest(checkpoints, processes) if request.resume else None
-            return _train(request, setup, document, processes, device, report, stored)
-
-
-def _claim_folder(request: TrainingRequest, processes: DistributedContext) -> None:
-    """Create the output folder, or check that there is a training to resume in it."""
-    output = request.output
-    if processes.main:
-        folders.prepare(output)
-        exists = output.is_dir() and any(output.iterdir())
-        started = bool(CheckpointManager(output / CHECKPOINTS_FOLDER, keep=1).steps())
-        if not started and (output / WEIGHTS_FILE).exists():
-            raise FolderError(f"{output}: There is a model in this folder, and no training to resume. Choose another "
-                              "folder.")
-        if started and not request.resume:
-            raise FolderError(f"{output}: There is a training in this folder already. Resume it with --resume, or "
-                              "choose another folder.")
-        if not exists and request.resume:
-            raise FolderError(f"{output}: There is no training to resume. Leave out --resume to start one.")
-        if not exists:
-            folders.save(output, {})
-    processes.barrier()
+        with (claim_folder(request.output, processes, resume=request.resume) as claim, _flush_denormals(),
+              LoggerCollection((*loggers, following) if processes.main else ()) as report):
+            stored = None
+            if request.resume:
+                stored = _load_newest(CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=1), processes)
+            with _threads(request, processes, device, report, stored):
+                result = _train(request, setup, document, processes, device, report, stored, claim, following)
+    if following.error is not None:
+        raise following.error
+    return result
 
 
 @contextlib.contextmanager
@@ -104,6 +100,15 @@ def _flush_denormals() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
+def _threads(request: TrainingRequest, processes: DistributedContext, device: torch.device, report: EventHandler,
+             stored: LoadedCheckpoint | None) -> contextlib.AbstractContextManager[None]:
+    """The number of CPU threads; unchanged on a GPU, and with several processes, which torchrun gives theirs."""
+    if device.type != "cpu" or processes.count > 1:
+        return contextlib.nullcontext()
+    return thread_count(None if stored is None else stored.snapshot.values.get("threads"), report,
+                        resumed=stored is not None, adapt=request.adapt_threads)
+
+
 def _load_newest(checkpoints: CheckpointManager, processes: DistributedContext) -> LoadedCheckpoint | None:
     """The newest complete checkpoint; the main process finds and verifies it for all."""
     found = checkpoints.load() if processes.main else None
@@ -112,19 +117,25 @@ def _load_newest(checkpoints: CheckpointManager, processes: DistributedContext) 
 
 
 def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, processes: DistributedContext,
-           device: torch.device, report: LoggerCollection, stored: LoadedCheckpoint | None) -> TrainingResult:
+           device: torch.device, report: LoggerCollection, stored: LoadedCheckpoint | None,
+           claim: FolderClaim, callbacks: CallbackLogger) -> TrainingResult:
     state, identity = TrainingState(), None
     if stored is not None:
         for note in stored.notes:
-            report(Note(note))
+            report(Note(note, warning=True))
         state, identity = stored_training_state(stored.snapshot), stored.snapshot.values["identity"]
         requested = resolution.stored_config(identity, request, requested)
         settings = config.read_config(TrainingConfig, requested, ("training",))
         if (reason := stop_reason(state, settings)) is not None:
-            return _finish_ended(request, stored, settings, reason, processes, report)
+            ended = _finish_ended(request, stored, settings, reason, processes, report)
+            return ended._replace(device=str(device))
+    if request.write_data is not None:
+        if processes.main:
+            request.write_data()
+        processes.barrier()
     prepared = prepare(request, setup, requested, resolution.device_properties(device, processes.count), report,
-                       None if identity is None else identity["files"])
-    loop = _build_loop(request, prepared, processes, device, report)
+                       identity)
+    loop = _build_loop(request, prepared, processes, device, report, callbacks)
     processes.check_same(json.dumps(loop.identity, indent=1))
     if stored is not None and identity is not None:
         resolution.check_same_tokenizer(identity, loop.identity, request.output / DATA_FOLDER)
@@ -134,12 +145,15 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
         report.loggers.append(MetricsLogger(request.output / METRICS_FILE))
     _report_start(prepared, device, state, report)
     loop.try_largest()
+    state = loop.measure(state)
+    claim.keep()
     state = loop.run(state)
     finished = stop_reason(state, prepared.settings) is not None
     processes.barrier()
-    if finished and processes.main:
+    if (finished or callbacks.stopped) and processes.main:
         _remove_data(request)
-    return TrainingResult(state, request.output, finished, processes.main)
+    return TrainingResult(state, request.output, finished, processes.main, prepared.task.name,
+                          prepared.task.sample_input(), processes.any(callbacks.stopped), str(device))
 
 
 def _finish_ended(request: TrainingRequest, stored: LoadedCheckpoint, settings: TrainingConfig, reason: str,
@@ -156,7 +170,7 @@ def _finish_ended(request: TrainingRequest, stored: LoadedCheckpoint, settings: 
         metrics.resume(state.step)
         report.loggers.append(metrics)
         _remove_data(request)
-    report(ended_event(reason, state))
+    report(ended_event(reason, state, settings))
     return TrainingResult(state, request.output, True, processes.main)
 
 
@@ -166,13 +180,13 @@ def _remove_data(request: TrainingRequest) -> None:
 
 
 def _build_loop(request: TrainingRequest, prepared: PreparedTraining, processes: DistributedContext,
-                device: torch.device, report: EventHandler) -> TrainingLoop:
+                device: torch.device, report: EventHandler, callbacks: CallbackLogger) -> TrainingLoop:
     torch.manual_seed(prepared.settings.seed)
     model = build(prepared.model).to(device).train()
     engine = TrainingEngine(prepared.task.objective(model).to(device), prepared.settings, processes)
     task = prepared.task.wrap(model)
     tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
-    identity = resolution.training_identity(request, prepared.tables, prepared.files, tokenizer)
+    identity = resolution.training_identity(request, prepared.tables, prepared.files, tokenizer, prepared.reasons)
     checkpoints = CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=prepared.settings.checkpoints.keep)
 
     def save_best(state: TrainingState) -> None:
@@ -180,10 +194,12 @@ def _build_loop(request: TrainingRequest, prepared: PreparedTraining, processes:
         if processes.main:
             best = task if gathered is None else prepared.task.wrap(gathered)
             best.record = {**best.record, "scores": {"step": state.best_step, **(state.best_scores or {})}}
+            best.comments = config_comments(prepared.reasons)
             prepared.task.finalize(best)
             best.save(request.output)
 
-    return TrainingLoop(prepared.task, task, engine, prepared.settings, checkpoints, report, save_best, identity)
+    return TrainingLoop(prepared.task, task, engine, prepared.settings, checkpoints, report, save_best, identity,
+                        callbacks)
 
 
 def _gather_model(prepared: PreparedTraining, engine: TrainingEngine) -> nn.Module | None:
@@ -199,9 +215,12 @@ def _report_start(prepared: PreparedTraining, device: torch.device, state: Train
     for note in prepared.notes:
         report(Note(note))
     defaults = tuple(default._replace(value=_format_default(default.value)) for default in prepared.defaults)
-    report(TrainingStarted(task=prepared.task.name, parameters=prepared.model.parameters(),
-                           steps=prepared.settings.steps, first_step=state.step + 1, device=str(device),
-                           defaults=defaults, score=prepared.settings.validation.metric, best=state.best_scores or {}))
+    parameters = prepared.model.parameters()
+    report(TrainingStarted(task=prepared.task.name, parameters=parameters, steps=prepared.settings.steps,
+                           first_step=state.step + 1, device=str(device), defaults=defaults,
+                           score=prepared.settings.validation.metric, best=state.best_scores or {},
+                           choices=summarize_choices(prepared.tables, prepared.reasons, parameters),
+                           settings=explain_settings(prepared.tables, prepared.reasons)))
 
 
 def _format_default(value: Any) -> str:

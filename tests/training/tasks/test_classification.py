@@ -87,7 +87,7 @@ def test_data_is_known_by_what_it_is(file, tmp_path):
     for data, validation, message in (([file("a.tsv", TSV)], paths, "These are images, but the training data is text"),
                                       (paths, [file("a.tsv", TSV)], "This is text, but the training data is images"),
                                       (paths[:1], [], "Images come in two IDX files"),
-                                      ([str(tmp_path / "one")], [], "There are no folders in it")):
+                                      ([str(tmp_path / "one")], [], "No class folders found")):
         with pytest.raises(DataError, match=message):
             survey_labelled(data, validation, DataConfig())
 
@@ -188,7 +188,7 @@ def test_what_does_not_go_together(file, tmp_path, settings):
         classification_task(text, made_from, settings())
     with pytest.raises(ValueError, match=r'`model.kind` must be "vision", for images, but is "classifier"'):
         classification_task(prepared, text_model, settings())
-    with pytest.raises(ValueError, match=r"`model.num_labels` must be 2, as many as the data has, but is 3"):
+    with pytest.raises(ValueError, match=r"`model.num_labels` must be 2, the number of labels in the data, but is 3"):
         classification_task(text, READING["mean"], settings())
     other = VisionConfig(image_height=6, image_width=6, channels=1, patch_size=2, num_labels=2, width=8, stack=stack())
     with pytest.raises(ValueError, match=r"must be those of the images, 6 × 4 pixels, grey, but is 6 × 6 pixels, grey"):
@@ -202,7 +202,7 @@ def test_long_texts_are_cut(file, tmp_path, settings):
     made_from = ClassifierConfig(vocab_size=prepared.vocabulary, width=8, num_labels=2, embedding=EMBEDDINGS["learned"],
                                  stack=stack())
     work = classification_task(prepared, made_from, settings())
-    assert work.notes == ("1 of 81 texts are longer than the 12 positions of the model and are truncated.",)
+    assert work.notes == ("Truncated 1 of 81 texts to the 12 positions of the model.",)
     feed = work.feed(0, 1)
     assert max(feed.at(step).inputs.ids.shape[1] for step in range(feed.steps)) == 12
     work.validate(work.wrap(made_from.build()))

@@ -146,7 +146,7 @@ def test_nothing_is_cut_where_there_is_no_end():
 def test_what_is_cut_is_told(tmp_path):
     store = open_or_make_texts(tmp_path, "key", lambda: [[1] * 3, [1] * 7, [1] * 8], vocabulary=5).store
     assert text_lengths(store).tolist() == [3, 7, 8]
-    assert truncation_note(store, 6) == ("2 of 3 texts are longer than the 6 positions of the model and are truncated.",
+    assert truncation_note(store, 6) == ("Truncated 2 of 3 texts to the 6 positions of the model.",
                                          )
     assert truncation_note(store, 8) == truncation_note(store, None) == ()
 

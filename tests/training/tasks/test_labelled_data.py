@@ -46,7 +46,17 @@ def test_what_is_in_the_files(file):
     assert survey.count == 90
     assert [survey.statistics.labels[number] for number in survey.statistics.numbers] == [label for _, label in LINES]
     assert survey.held_out.sum() == 18
-    assert survey.warnings == (f"Skipped 1 lines without text, the first at {survey.inputs[0].name}:91.",)
+    (summary,) = survey.warnings
+    assert "Read 91 texts with 3 labels from a.tsv." in summary
+    assert "Skipped 1 " in summary
+    assert f"{survey.inputs[0].name}:91" in summary
+    assert survey.counts == {"texts": 90}
+
+
+def test_a_header_is_told_and_is_no_text(file):
+    survey = survey_texts([file("a.tsv", "text\tlabel\n" + TSV)], [], DataConfig())
+    assert survey.count == 90
+    assert "header (text, label)" in survey.warnings[1]
 
 
 def test_equal_texts_are_on_one_side_whatever_their_labels(file):
@@ -61,7 +71,7 @@ def test_equal_texts_are_on_one_side_whatever_their_labels(file):
     ("", None, r"a.tsv: There are no labelled examples"),
     (" \tx\n", None, r"a.tsv: There are no labelled examples"),
     (TSV, "fine\tplus\nwell\tother\n", r'b.tsv:2: The label "other" is not in the training data'),
-    (TSV, " \tplus\n", r"b.tsv: There is not a single validation text"),
+    (TSV, " \tplus\n", r"b.tsv: No validation texts"),
     (TSV, "no label\n", r"b.tsv:1: 1 column instead of 2"),
 ])
 def test_what_cannot_be_learned(file, data, validation, message):
@@ -88,7 +98,8 @@ def test_ids_keep_their_labels(file, tmp_path):
 
 def test_validation_that_is_given(file, tmp_path):
     survey = survey_texts([file("a.tsv", TSV)], [file("b.tsv", "new\tzero\ngood number 3\tminus\n")], DataConfig())
-    assert survey.warnings == ("1 of 2 validation texts are in the training data too.",)
+    assert survey.warnings == ("Read 90 texts with 3 labels from a.tsv.", "Read 2 validation texts from b.tsv.",
+                               "1 of 2 validation texts are in the training data too.")
     prepared = prepare_labelled_texts(survey, CharactersConfig(), tmp_path / "data")
     assert stored(prepared, prepared.validation, prepared.validation_labels) == [("new", "zero"),
                                                                                  ("good number 3", "minus")]
@@ -203,7 +214,8 @@ def test_what_is_in_the_files_of_labelled_images():
     survey = survey_images(Drawn(["b", "a"] * 20), None, DataConfig(validation_fraction=0.25))
     assert survey.source.label_names == ("a", "b")
     assert survey.numbers.tolist() == [1, 0] * 20
-    assert (survey.count, survey.shape, survey.distinct_shapes, survey.warnings) == (40, ImageShape(4, 4, 1), 1, ())
+    assert (survey.count, survey.shape, survey.distinct_shapes) == (40, ImageShape(4, 4, 1), 1)
+    assert survey.warnings == ("Read 40 images of 2 classes from drawn.",)
     assert survey.held_out.sum() == 10
 
 
@@ -211,7 +223,7 @@ def test_images_of_several_shapes():
     survey = survey_images(Drawn(["a", "b"], [(4, 9, 1), (6, 5, 3), (5, 7, 1)]), None, DataConfig())
     assert survey.shape == ImageShape(5, 7, 3)
     assert survey.distinct_shapes == 3
-    assert "3 different shapes" in survey.warnings[0]
+    assert "3 different shapes" in survey.warnings[1]
 
 
 def test_bytes_keep_their_labels(tmp_path):
@@ -233,7 +245,8 @@ def test_bytes_keep_their_labels(tmp_path):
 def test_validation_that_is_given_of_labelled_images(tmp_path):
     given = Drawn(["b", "a", "b"], name="given", first=39)
     survey = survey_images(Drawn(["a", "b"] * 20), given, DataConfig(validation_fraction=0.5))
-    assert survey.warnings == ("1 of 3 validation images are in the training data too.",)
+    assert survey.warnings == ("Read 40 images of 2 classes from drawn.", "Read 3 validation images from given.",
+                               "1 of 3 validation images are in the training data too.")
     assert survey.files == {"drawn": "0", "given": "39"}
     prepared = prepare_images(survey, tmp_path)
     assert len(prepared.training) == 40

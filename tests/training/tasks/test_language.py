@@ -78,8 +78,8 @@ def test_a_validation_text_is_the_whole_of_it(file):
     assert survey.training_characters == len(TEXT)
     assert "".join(survey.validation_text()) == TEXT[:100]
     assert language.LanguageSetup().data_defaults(survey, {})[0].value == 0.0
-    assert survey.warnings == ()
-    assert "is both training and validation data" in language.survey_text([train], [train], DataConfig()).warnings[0]
+    assert survey.warnings == (f"Read {len(TEXT):,} characters from a.txt.",)
+    assert "is both training and validation data" in language.survey_text([train], [train], DataConfig()).warnings[1]
 
 
 def test_with_nothing_held_out_it_is_judged_by_what_it_learned(file):
@@ -90,7 +90,7 @@ def test_with_nothing_held_out_it_is_judged_by_what_it_learned(file):
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (b"", "There is no text to learn from"), (b"aaaa", "There is no text"), (b"fine\n\xff", "a.txt:2: byte 1: 0xFF"),
+    (b"", "No text to train on"), (b"aaaa", "No text to train on"), (b"fine\n\xff", "a.txt:2: byte 1: 0xFF"),
 ])
 def test_no_text(file, data, message):
     with pytest.raises(DataError, match=message):
@@ -125,7 +125,7 @@ def test_subwords_of_lines(file, tmp_path):
 
 def test_too_little_text(file, tmp_path):
     survey = language.survey_text([file("a.txt", "abc")], [], DataConfig(validation_fraction=0.4))
-    with pytest.raises(DataError, match="There are not two tokens of training text"):
+    with pytest.raises(DataError, match="The training text has fewer than two tokens"):
         language.prepare_text(survey, CharactersConfig(), tmp_path / "data")
 
 
@@ -188,11 +188,11 @@ def test_processes_share_the_text(prepared, settings):
 
 
 def test_what_does_not_go_together(prepared, settings):
-    with pytest.raises(ValueError, match=r"`training.windows` must be set"):
+    with pytest.raises(ValueError, match=r"`training.windows` must be"):
         language.LanguageTask(prepared, transformer(prepared), settings())
     with pytest.raises(ValueError, match=r"`training.windows.length` must be at most 12, .* but is 13"):
         language.LanguageTask(prepared, transformer(prepared), settings(windows=WindowConfig(length=13)))
-    with pytest.raises(ValueError, match=r"`training.rdrop` must be 0 if a state is carried on"):
+    with pytest.raises(ValueError, match=r"`training.rdrop` must be 0"):
         language.LanguageTask(prepared, recurrent(prepared), settings(windows=WINDOWS["continuous"], rdrop=1.0))
     with pytest.raises(ValueError, match=r'`model.kind` must be "language", .* but is "masked"'):
         language.LanguageTask(prepared, READING["masked"], settings(windows=WINDOWS["shuffled"]))

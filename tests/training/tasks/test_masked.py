@@ -49,8 +49,8 @@ def test_what_is_in_the_files(data):
     distinct = len(set(TEXTS))
     assert data.statistics.count == distinct
     assert data.statistics.dropped == {"empty": 1, "duplicate": 350 - distinct}
-    assert data.warnings == (f"Skipped {351 - distinct} of 351 texts: "
-                             + ", ".join(f"{name} {many}" for name, many in data.statistics.dropped.items()) + ".",)
+    assert data.warnings == (f"Read 351 texts from {data.texts.inputs[0].name.rpartition('/')[2]}. Skipped "
+                             f"{351 - distinct}: 1 empty, {350 - distinct} duplicates.",)
     assert data.held_out.sum() == round(0.1 * distinct)
     learned, judged = list(data.training_texts()), list(data.validation_texts())
     assert sorted(learned + judged) == sorted(set(TEXTS))
@@ -75,8 +75,8 @@ def test_validation_that_is_given(file):
     assert list(survey.validation_texts()) == [TEXTS[3], "Something else."]
     assert survey.warnings[-1] == "1 of 2 validation texts are in the training data too."
     assert masked.MaskedSetup().data_defaults(survey, {})[0].value == 0.0
-    for data, validation, message in ((" \n", "a", r"a.txt: There is not a single training text"),
-                                      ("a", "", r"b.txt: There is not a single validation text")):
+    for data, validation, message in ((" \n", "a", r"a.txt: No training texts"),
+                                      ("a", "", r"b.txt: No validation texts")):
         with pytest.raises(DataError, match=message):
             masked.survey_sentences([file("a.txt", data)], [file("b.txt", validation)], DataConfig())
 
@@ -155,7 +155,7 @@ def test_texts_are_cut_to_the_positions_of_the_model(prepared, settings):
     work = masked.MaskedTask(prepared, model_of(prepared, "learned"), settings(masking=MaskingConfig()))
     count = len(prepared.training)
     many = sum(len(prepared.training[number]) > 12 for number in range(count))
-    assert work.notes == (f"{many} of {count} texts are longer than the 12 positions of the model and are truncated.",)
+    assert work.notes == (f"Truncated {many} of {count} texts to the 12 positions of the model.",)
     feed = work.feed(0, 1)
     longest = max(feed.at(step).inputs.ids.shape[1] for step in range(feed.steps))
     assert longest == 12
@@ -199,7 +199,7 @@ def test_texts_in_which_nothing_would_ever_be_hidden(prepared, settings, monkeyp
 
 def test_what_does_not_go_together(prepared, settings):
     for masking in (None, MaskingConfig(mlm_probability=0)):
-        with pytest.raises(ValueError, match=r"`training.masking` must be set, to mask some tokens"):
+        with pytest.raises(ValueError, match=r"`training.masking.mlm_probability` must be above 0"):
             masked.MaskedTask(prepared, model_of(prepared), settings(masking=masking))
     with pytest.raises(ValueError, match=r'`model.kind` must be "masked", .* but is "language"'):
         masked.MaskedTask(prepared, LANGUAGE["learned"], settings(masking=MaskingConfig()))

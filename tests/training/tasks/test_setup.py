@@ -15,7 +15,7 @@ from trained import Recorder
 import regard
 from regard import toml
 from regard.data import phrasebook
-from regard.training import train
+from regard.training import logging, loop, train
 from regard.training.config import DataConfig
 from regard.training.resolution import TASKS as PLANS
 from regard.training.tasks import interface
@@ -79,9 +79,9 @@ def finished(files, tmp_path_factory):
     return make
 
 
-def request(files, name, output, **options):
+def request(files, name, output, more=(), **options):
     task, recipe, changes, _ = TASKS[name]
-    changes = {**changes, **TRAINING}
+    changes = {**changes, **TRAINING, **dict(more)}
     return interface.TrainingRequest(task, files[name], output, recipe=recipe, changes=changes, device="cpu", **options)
 
 
@@ -126,6 +126,50 @@ def test_interrupted_and_resumed_is_never_interrupted(files, finished, tmp_path,
             assert parts[file] == whole[file], file
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TASKS), ("translation", {"training.rdrop": 5.0})])
+def test_measured_or_not_is_the_same(files, finished, tmp_path, monkeypatch, name, more):
+    """The steps that are timed before the first one leave no trace: every file, but for times, bit for bit."""
+    measured = finished(name)[0] if not more else tmp_path / "measured"
+    if more:
+        train.train(request(files, name, measured, more))
+    monkeypatch.setattr(loop.TrainingLoop, "measure", lambda self, state: state)
+    train.train(request(files, name, tmp_path / "plain", more))
+    whole, plain = trained.contents(measured), trained.contents(tmp_path / "plain")
+    assert plain.keys() == whole.keys()
+    for file in whole:
+        if file != "manifest.json":
+            assert plain[file] == whole[file], file
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TASKS), ("translation", {"training.rdrop": 5.0})])
+def test_a_time_limit_for_every_task(files, tmp_path, name, more):
+    """A million steps in two seconds: fewer steps, a schedule that ends, a model that is validated and saved."""
+    more = {**more, "training.max_time": 2.0, "training.schedule.max_steps": 10**6, "training.validation.every": 10**5,
+            "training.checkpoints.every": 10**5}
+    told = Recorder()
+    outcome = train.train(request(files, name, tmp_path / "model", more), [told])
+    plan = outcome.state.plan
+    assert outcome.finished
+    assert outcome.state.seconds < 2 + 5
+    assert 1 <= outcome.state.step == plan.total < 10**6
+    (ended,), (estimate,) = told.of("TrainingEnded"), told.of("TimeEstimated")
+    assert ended.reason == logging.TIME_IS_UP
+    assert (estimate.max_time, estimate.max_steps) == (2.0, 10**6)
+    assert told.of("Validated")[-1].step == outcome.state.step
+    task = regard.load(tmp_path / "model")
+    assert type(task).__name__ == TASKS[name][3]
+    sample, data = outcome.sample, Path(files[name][0])
+    if name == "images":
+        assert sample is None
+    else:
+        assert sample.replace("___", "").split()[0] in data.read_text()
+    assert ("___" in (sample or "")) == (name == "hidden words")
+    again = Recorder()
+    assert train.train(request(files, name, tmp_path / "model", more, resume=True), [again]).state.plan == plan
+
+
 def test_it_moves_whole(finished, tmp_path):
     folder, _ = finished("images")
     moved = shutil.copytree(folder, tmp_path / "there")
@@ -168,8 +212,58 @@ def test_what_is_left_out_is_told(data, tmp_path):
     path = tmp_path / "more.tsv"
     first = Path(data).read_text().splitlines()[0]
     path.write_text(f"{Path(data).read_text()}{first}\n\tx\ny\t\n")
-    assert survey(path).warnings == ["Skipped 3 of 43 pairs: 2 with an empty side, 1 duplicate."]
-    assert survey(data).warnings == []
+    assert survey(path).warnings == ["Read 43 pairs from more.tsv. Skipped 3: 2 with an empty side, 1 duplicate."]
+    assert survey(data).warnings == [f"Read 40 pairs from {Path(data).name}."]
+
+
+def surveyed_languages(folder, contents, **chosen):
+    """The survey of files with these contents."""
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+    paths = tuple(str(folder / name) for name in contents)
+    return PLAN.survey(TrainingRequest("seq2seq", paths, Path("model")), DataConfig(**chosen))
+
+
+def language_defaults(found):
+    return {default.key: default.value for default in PLAN.data_defaults(found, {}) if "_lang" in default.key}
+
+
+def test_languages_of_the_files(tmp_path):
+    found = surveyed_languages(tmp_path, {"train.en": "one\ntwo\n", "train.pt-BR": "um\ndois\n"})
+    assert language_defaults(found) == {"data.source_lang": "en", "data.target_lang": "pt-BR"}
+    assert found.warnings == ["Read 2 pairs from train.en, train.pt-BR (en-pt-BR)."]
+    found = surveyed_languages(tmp_path, {"pairs.tsv": "one\tum\n"})
+    assert language_defaults(found) == {}
+
+
+def test_what_the_user_says_of_languages_counts(tmp_path):
+    found = surveyed_languages(tmp_path, {"train.en": "one\n", "train.fr": "un\n"}, source_lang="en", target_lang="de")
+    summary, note = found.warnings
+    assert "(en-de)" in summary
+    assert all(part in note for part in ("train.en", "en-fr", "en-de"))
+    found = surveyed_languages(tmp_path, {"train.en": "one\n", "train.fr": "un\n"}, source_lang="EN", target_lang="fr")
+    assert len(found.warnings) == 1
+
+
+def test_files_of_different_languages(tmp_path):
+    files = {"a.en-fr.tsv": "one\tun\n", "b.de-en.tsv": "eins\tone\n"}
+    found = surveyed_languages(tmp_path, files)
+    assert language_defaults(found) == {}
+    assert all(part in found.warnings[1] for part in ("a.en-fr.tsv (en-fr)", "b.de-en.tsv (de-en)", "--languages"))
+
+
+@pytest.mark.parametrize("code", ["english", "e", "en fr", ""])
+def test_a_language_that_is_no_code(code):
+    with pytest.raises(toml.ConfigError, match=r"source_lang.*\"en\""):
+        DataConfig(source_lang=code)
+
+
+@pytest.mark.parametrize("task", ["language", "masked", "classify"])
+def test_only_translation_has_languages(task, tmp_path):
+    request = TrainingRequest(task, ("a.txt",), tmp_path / "model", changes={"data.source_lang": "en"})
+    with pytest.raises(ValueError, match=r"data\.source_lang"):
+        train.train(request)
+    assert not (tmp_path / "model").exists()
 
 
 def test_pairs_are_counted_as_they_are_read(data):
@@ -187,7 +281,7 @@ def test_pairs_are_counted_as_they_are_read(data):
 def test_why_so_much_is_held_out(data, tmp_path):
     held = PLAN.data_defaults(survey(data), {})[0]
     assert held == ("data.validation_fraction", 0.04,
-                    "about 2 pairs for validation; no training pair shares a source with them")
+                    "about 2 pairs, held out for validation")
     given = PLAN.data_defaults(survey(data, validation=(data,)), {})[0]
     assert given == ("data.validation_fraction", 0.0, "validation data is given")
     few = tmp_path / "few.tsv"
@@ -238,9 +332,9 @@ def request_of(tmp_path):
 
 
 @pytest.mark.parametrize(("natural", "model", "read", "told"), [
-    ((28, 28), {}, (28, 28), "the size of the images"),
+    ((28, 28), {}, (28, 28), "size of the images"),
     ((97, 97), {}, (96, 96), "too many patches"),
-    ((97, 97), {"patch_size": 97}, (97, 97), "the size of the images"),
+    ((97, 97), {"patch_size": 97}, (97, 97), "size of the images"),
     ((97, 97), {"image_height": 12, "image_width": 8}, (12, 8), ""),
 ])
 def test_images_are_read_as_they_are_unless_they_are_cut_badly(request_of, tmp_path, natural, model, read, told):

@@ -5,7 +5,7 @@
     ClassificationSetup                                          recognises the kind of the data
 
 The data is one of three: a folder with one folder of images for each class; two IDX files, of images and of labels,
-recognised by their first bytes; or TSV, a text, a tab and a label on each line (`labelled_data` reads them). Without
+recognised by their first bytes; or TSV or JSONL, a text and a label on each line (`labelled_data` reads them). Without
 validation data, some examples are held out by a hash; of every label at least one example stays in the training data.
 """
 
@@ -68,10 +68,13 @@ from regard.training.tasks.common import (
     truncation_note,
 )
 from regard.training.tasks.interface import (
+    PAIR_KEYS,
     ProgressHook,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
+    held_out_reasons,
+    short_sample,
     validation_fraction_default,
 )
 from regard.training.tasks.labelled_data import (
@@ -147,10 +150,11 @@ class ClassificationTask(TrainingTask):
                  record: dict[str, Any] | None) -> None:
         labels = getattr(model_config, "num_labels", None)
         if labels is not None and labels != len(prepared.labels):
-            raise checks.wrong("model.num_labels", f"{len(prepared.labels)}, as many as the data has", labels)
+            raise checks.wrong("model.num_labels", f"{len(prepared.labels)}, the number of labels in the data", labels)
         refuse_sampling(settings)
         super().__init__(prepared, model_config, settings, record)
         self.labels = prepared.labels
+        self.validation_count = min(len(prepared.validation), settings.validation.max_examples)
 
     @abstractmethod
     def title(self, number: int) -> str:
@@ -212,6 +216,10 @@ class TextClassificationTask(ClassificationTask):
                                        self.prepared.validation_labels, pad_sequences)
         return [collate(numbers, 0) for numbers in batch_by_length(lengths, self.settings.batches.max_tokens)]
 
+    def sample_input(self) -> str | None:
+        """A short text."""
+        return short_sample(self.title(number) for number in range(len(self.prepared.validation)))
+
     def title(self, number: int) -> str:
         """The text."""
         return self.prepared.tokenizer.decode(self.prepared.validation[number].tolist())
@@ -261,9 +269,9 @@ class ClassificationSetup:
 
     recipes: tuple[str, ...] = (defaults.IMAGE_CLASSIFIER_RECIPE, defaults.TEXT_CLASSIFIER_RECIPE)
     model_kinds: tuple[str, ...] = ("classifier", "vision")
-    data_dependent: Mapping[str, Any] = {"model.num_labels": 2, "model.vocab_size": 1000}
+    data_dependent: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.num_labels": 2, "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "data.joint_tokenizer": True}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, **PAIR_KEYS}
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> LabelledSurvey:
         return survey_labelled(request.data, request.validation, config, progress=request.progress)
@@ -272,8 +280,7 @@ class ClassificationSetup:
         count = survey.count
         fraction = 0.0 if survey.has_validation else default_validation_fraction(count)
         split = validation_fraction_default(survey.has_validation, fraction,
-                                            f"about {fraction * count:,.0f} examples for validation",
-                                            f"only {count} examples: validation uses the training data")
+                                            *held_out_reasons(fraction, count, "example"))
         if isinstance(survey, ImageSurvey):
             return [split]
         return [split, *defaults.classification_tokenizer(count, requested.get("tokenizer", {}))]
@@ -299,12 +306,12 @@ class ClassificationSetup:
     def training_defaults(self, prepared: PreparedLabelled, tables: Mapping[str, Any],
                           device: DeviceProperties) -> list[Default]:
         requested, count = tables.get("training", {}), len(prepared.training)
-        labels = Default("model.num_labels", len(prepared.labels), "as many as the data has")
+        labels = Default("model.num_labels", len(prepared.labels), "number of labels in the data")
         if isinstance(prepared, PreparedLabelledTexts):
-            return [labels, Default("model.vocab_size", prepared.vocabulary, "the size of the tokenizer"),
+            return [labels, Default("model.vocab_size", prepared.vocabulary, "size of the tokenizer"),
                     *defaults.classification_training(count, prepared.tokens, device, None, requested)]
-        reason = ("the size of the images" if prepared.shape[:2] == prepared.original_shape[:2] else
-                  "the images are resized: in their own size they would make too many patches, or uneven ones")
+        reason = ("size of the images" if prepared.shape[:2] == prepared.original_shape[:2] else
+                  "the images are resized: at their own size they would give too many patches, or uneven ones")
         model = [labels, *defaults.image_classifier_model(count, *prepared.shape, device, tables.get("recipe"), reason)]
         values = {default.key: default.value for default in model}
         patch = lookup(tables, "model.patch_size", values["model.patch_size"])

@@ -1,6 +1,7 @@
 """What several training tasks share: data files, the validation split, truncation, tokenizers, losses and scores.
 
     open_inputs, file_digests            files that can be read again, and the sha256 of each
+    read_summary                         the line about the data before the training
     select_validation                    the examples of the validation split, chosen by a hash
     max_positions, truncate_reader       the longest text of a model; longer ones are truncated
     load_or_train_tokenizer              a tokenizer that is trained once and then read
@@ -33,7 +34,7 @@ from regard.data import store as stores
 from regard.data.batches.batch import SequenceReader
 from regard.data.batches.plan import BatchShape, ExampleNumbers
 from regard.data.images import scale_pixels
-from regard.data.sources.text import DataError, InputFile
+from regard.data.sources.text import DataError, InputFile, printable
 from regard.data.store import Ragged, TextStore, store_key
 from regard.data.tokenizer import loading, training
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
@@ -50,6 +51,8 @@ BLOCK_SIZE = 1024
 MIN_EXAMPLES = 20
 """With fewer examples there is no validation split."""
 VALIDATION_FRACTION, MAX_VALIDATION_EXAMPLES = 0.1, 2000
+MAX_NAMES = 4
+"""File names that a summary shows."""
 TOKENIZER_FOLDER, ABOUT_FILE = "tokenizer", "about.json"
 Hashes = NDArray[np.uint64]
 SplitMask = NDArray[np.bool_]
@@ -84,6 +87,22 @@ def name_digests(files: Iterable[tuple[str, str]]) -> dict[str, str]:
             name = f"{plain} ({number})"
         named[name] = digest
     return named
+
+
+def read_summary(count: str, names: Iterable[str], languages: str = "", skipped: int = 0, reasons: str = "") -> str:
+    """What was read: "Read 5,000 pairs from pairs.tsv (en-fr). Skipped 5: 2 with a length ratio over 6, 3 duplicates."
+
+    Args:
+        count: what was read, the skipped examples included, such as "5,000 pairs".
+        names: the paths of the files; their folders are not shown.
+        skipped, reasons: how many examples were skipped, and how many for each reason.
+    """
+    shown = [printable(os.path.basename(os.path.normpath(name))) for name in names]
+    files = ", ".join(shown[:MAX_NAMES]) + (f" and {len(shown) - MAX_NAMES} more" if len(shown) > MAX_NAMES else "")
+    text = f"Read {count} from {files}{f' ({languages})' if languages else ''}."
+    if not skipped:
+        return text
+    return f"{text} Skipped {reasons if reasons.startswith(f'{skipped:,} ') else f'{skipped:,}: {reasons}'}."
 
 
 def in_blocks(items: Iterable[Item], size: int = BLOCK_SIZE) -> Iterator[list[Item]]:
@@ -171,7 +190,7 @@ def truncate_shapes(shapes: tuple[BatchShape, ...], longest: int | None) -> tupl
 def truncation_note(store: TextStore, longest: int | None) -> tuple[str, ...]:
     """A note for the user if texts are truncated."""
     count = 0 if longest is None else int((text_lengths(store) > longest).sum())
-    note = f"{count:,} of {len(store):,} texts are longer than the {longest} positions of the model and are truncated."
+    note = f"Truncated {count:,} of {checks.plural(len(store), 'text')} to the {longest} positions of the model."
     return (note,) if count else ()
 
 
@@ -184,7 +203,7 @@ def text_lengths(store: TextStore, longest: int | None = None) -> ExampleNumbers
 def refuse_sampling(settings: TrainingConfig) -> None:
     """Refuse subword sampling, which only translation has."""
     if settings.subword_sampling:
-        raise checks.wrong("training.subword_sampling", "0: only translation samples its subwords anew in every epoch",
+        raise checks.wrong("training.subword_sampling", "0 for this task: only translation has subword sampling",
                            settings.subword_sampling)
 
 

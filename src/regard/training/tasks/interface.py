@@ -20,12 +20,14 @@ Optimizers, steps and files are not known here.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
+from regard import checks
 from regard.data.batches.plan import ExampleNumbers
 from regard.models.build import ModelConfig
 from regard.tasks.task import Task
@@ -35,8 +37,12 @@ from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss
 
+SAMPLED_TEXTS, MIN_SAMPLE, MAX_SAMPLE = 100, 10, 60
+"""Texts among which a sample for the user is looked for, and its characters."""
 ProgressHook = Callable[[Iterable[Any]], Iterable[Any]]
 """Passes items on unchanged, and may count them to show progress, as tqdm does."""
+PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None}
+"""Keys that only sentence pairs use, with their fixed defaults."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +57,22 @@ class TrainingRequest:
     """The name of a recipe, or the path of a TOML file."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Dotted keys of the config with their values."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Short options by name, such as {"lr": 1e-3, "layers": 4}; `regard.training.short_options` has the table."""
+    changes_name: str = "--set"
+    """How error messages call `changes`."""
+    option_prefix: str = "--"
+    """What error messages put before the name of a short option: "--" on the command line, nothing in Python."""
     source: str | None = None
     target: str | None = None
     format: str | None = None
     resume: bool = False
     device: str = "auto"
     progress: ProgressHook = iter
+    write_data: Callable[[], None] | None = None
+    """Writes data that is given in memory to the files of `data` and `validation`, in the folder for ids."""
+    adapt_threads: bool = True
+    """Whether a new training on a CPU uses no more threads than cores are free."""
 
 
 class TrainingBatch(Protocol):
@@ -131,6 +147,8 @@ class TrainingTask(ABC):
     name: str
     notes: tuple[str, ...] = ()
     """What the user should know about how the data fits the model."""
+    validation_count: int = 0
+    """The number of examples that validation uses; 0 if it does not count examples."""
 
     def __init__(self, prepared: Any, model_config: Any, settings: TrainingConfig,
                  record: dict[str, Any] | None = None) -> None:
@@ -151,6 +169,23 @@ class TrainingTask(ABC):
     @abstractmethod
     def validate(self, task: Task) -> ValidationResult:
         """Score the model on the validation data. Mode and random state of the model stay as they were."""
+
+    def try_validation(self, task: Task, examples: int) -> float:
+        """Validate on a part of the data, to time it; returns the fraction of a whole validation that this is.
+
+        Args:
+            examples: about how many validation examples to use, where a task can choose.
+        """
+        batches = self.validation_batches()
+        if not batches:
+            return 0.0
+        with torch.no_grad():
+            self.objective(task.model)(batches[0].to(task.device))
+        return batches[0].tokens / max(1, sum(batch.tokens for batch in batches))
+
+    def sample_input(self) -> str | None:
+        """A short validation input, which a user may try the model with; None if there is none."""
+        return None
 
     @abstractmethod
     def wrap(self, model: nn.Module) -> Task:
@@ -175,7 +210,10 @@ class TaskSetup(Protocol):
     """Keys without effect on this task, with their fixed defaults; other values are refused."""
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> Any:
-        """Read the files once; the result has `files` (sha256 by name) and `warnings` for the user."""
+        """Read the files once.
+
+        The result has `files` (sha256 by name), `counts` (how much was read, by noun) and `warnings` for the user.
+        """
 
     def data_defaults(self, survey: Any, requested: Mapping[str, Any]) -> list[Default]:
         """Defaults of data and tokenizer, given the tables that the user has set."""
@@ -197,7 +235,20 @@ class TaskSetup(Protocol):
         """The task for the loop."""
 
 
+def short_sample(texts: Iterable[str]) -> str | None:
+    """The first text that is short enough for a command line; else the first words of one; None if there is none."""
+    printable = [text for text in islice(texts, SAMPLED_TEXTS) if text.strip() and text.isprintable()]
+    short = [text for text in printable if MIN_SAMPLE <= len(text) <= MAX_SAMPLE]
+    return next((text.strip() for text in (*short, *(text[:MAX_SAMPLE].rsplit(" ", 1)[0] for text in printable))), None)
+
+
 def validation_fraction_default(given: bool, fraction: float, reason: str, too_small: str) -> Default:
     """The default of the validation split: 0 if validation data is given or the data is too small."""
     return Default("data.validation_fraction", fraction,
                    "validation data is given" if given else reason if fraction else too_small)
+
+
+def held_out_reasons(fraction: float, count: int, noun: str) -> tuple[str, str]:
+    """The reasons for a validation split of this many examples: for a fraction, and for none."""
+    return (f"about {checks.plural(round(fraction * count), noun)}, held out for validation",
+            f"only {checks.plural(count, noun)}, so nothing is held out: validation uses the training data")

@@ -1,6 +1,7 @@
 """Labelled texts and images on their way from files to ids or bytes on disk, for classification.
 
-    survey_texts(data, validation, config)             statistics of TSV files: a text, a tab and a label on each line
+    survey_texts(data, validation, config)             statistics of TSV files, a text, a tab and a label on each line,
+                                                       or of JSONL files with the keys "text" and "label"
     prepare_labelled_texts(survey, tokenizer, place)   a tokenizer, trained once, and all texts as ids
     survey_images(source, validation, config)          statistics of a folder with one folder a class, or of IDX files
     prepare_images(survey, place, shape)               all images as bytes of one shape
@@ -12,7 +13,7 @@ are numbered in sorted order, from 0.
 import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
@@ -21,12 +22,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.checks import plural
 from regard.data import images
 from regard.data import store as stores
 from regard.data.filters import hash_texts, is_blank
 from regard.data.images import ImageShape
-from regard.data.sources.text import DataError, InputFile, printable
-from regard.data.sources.tsv import LabelledText, read_labelled_texts
+from regard.data.sources.formats import read_labelled_texts
+from regard.data.sources.text import DataError, InputFile, LabelledText, ReadLog, printable
 from regard.data.store import TextStore
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.training.config import DataConfig
@@ -40,6 +42,7 @@ from regard.training.tasks.common import (
     open_inputs,
     overlap_warnings,
     prepare_texts,
+    read_summary,
     select_validation,
 )
 from regard.training.tasks.interface import ProgressHook
@@ -58,7 +61,7 @@ def number_labels(names: Sequence[str], known: tuple[str, ...] | None = None) ->
 def check_classes(where: str, labels: Sequence[str]) -> None:
     """Refuse data with fewer than two labels."""
     if not labels:
-        raise DataError(f"{where}: There are no labelled examples in it. Give a file with some.")
+        raise DataError(f"{where}: There are no labelled examples in this data.")
     if len(labels) == 1:
         raise DataError(f'{where}: All examples have the same label, "{printable(labels[0])}". Give data with at least '
                         "two labels.")
@@ -94,6 +97,13 @@ class TextSurvey:
     validation: tuple[InputFile, ...]
     validation_statistics: LabelledTextStatistics | None
     """With the labels of the training data; None without validation files."""
+    log: ReadLog = field(default_factory=ReadLog)
+    """Notes about how the files were read."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of texts, with those that are held out."""
+        return {"texts": self.count}
 
     @property
     def count(self) -> int:
@@ -113,31 +123,38 @@ class TextSurvey:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know about the data."""
+        """What was read, and what the user should know about it."""
         training, validation = self.statistics, self.validation_statistics
-        warnings = [f"Skipped {len(found.empty):,} lines without text, the first at {found.empty[0]}."
-                    for found in (training, validation) if found is not None and found.empty]
+        notes = [_text_summary(training, self.inputs, "text", f" with {plural(len(training.labels), 'label')}")]
         if validation is not None:
-            warnings += overlap_warnings(validation.hashes, training.hashes, "texts")
-        return tuple(warnings)
+            notes.append(_text_summary(validation, self.validation, "validation text"))
+            notes += overlap_warnings(validation.hashes, training.hashes, "texts")
+        return (*notes, *self.log.notes)
+
+
+def _text_summary(found: LabelledTextStatistics, inputs: Sequence[InputFile], noun: str, labels: str = "") -> str:
+    empty = found.empty
+    return read_summary(plural(found.count + len(empty), noun) + labels, (file.path for file in inputs), "", len(empty),
+                        f"{len(empty):,} without text (first: {empty[0]})" if empty else "")
 
 
 def survey_texts(data: Sequence[str], validation: Sequence[str], config: DataConfig,
                  progress: ProgressHook = iter) -> TextSurvey:
     """Read all files once."""
     inputs, others = open_inputs(data), open_inputs(validation)
-    statistics = _text_statistics(inputs, progress, None)
+    log = ReadLog()
+    statistics = _text_statistics(inputs, progress, None, log)
     check_classes(", ".join(file.name for file in inputs), statistics.labels)
-    other = _text_statistics(others, iter, statistics.labels) if others else None
+    other = _text_statistics(others, iter, statistics.labels, log) if others else None
     if other is not None and not other.count:
-        raise DataError(f"{', '.join(validation)}: There is not a single validation text in it. Give a file with some.")
-    return TextSurvey(file_digests([*data, *validation]), config, inputs, statistics, others, other)
+        raise DataError(f"{', '.join(validation)}: No validation texts found: every line is without text.")
+    return TextSurvey(file_digests([*data, *validation]), config, inputs, statistics, others, other, log)
 
 
-def _text_statistics(inputs: Sequence[InputFile], progress: ProgressHook,
-                     known: tuple[str, ...] | None) -> LabelledTextStatistics:
+def _text_statistics(inputs: Sequence[InputFile], progress: ProgressHook, known: tuple[str, ...] | None,
+                     log: ReadLog) -> LabelledTextStatistics:
     hashes, names, empty = array("Q"), list[str](), list[str]()
-    for example in _nonblank_texts(inputs, empty, progress):
+    for example in _nonblank_texts(inputs, empty, progress, log):
         if known is not None and example.label not in known:
             raise DataError(f'{example.location}: The label "{printable(example.label)}" is not in the training data, '
                             "so it cannot be learned. Correct it, or remove the line.")
@@ -147,10 +164,10 @@ def _text_statistics(inputs: Sequence[InputFile], progress: ProgressHook,
     return LabelledTextStatistics(labels, numbers, np.array(hashes, np.uint64), tuple(empty))
 
 
-def _nonblank_texts(inputs: Sequence[InputFile], empty: list[str],
-                    progress: ProgressHook = iter) -> Iterator[LabelledText]:
+def _nonblank_texts(inputs: Sequence[InputFile], empty: list[str], progress: ProgressHook = iter,
+                    log: ReadLog | None = None) -> Iterator[LabelledText]:
     """The texts with at least one visible character; the places of others are added to `empty`."""
-    for example in progress(example for file in inputs for example in read_labelled_texts(file)):
+    for example in progress(example for file in inputs for example in read_labelled_texts(file, log)):
         if is_blank(example.text):
             empty.append(str(example.location))
         else:
@@ -302,6 +319,11 @@ class ImageSurvey:
     distinct_shapes: int
 
     @property
+    def counts(self) -> dict[str, int]:
+        """The number of images, with those that are held out."""
+        return {"images": self.count}
+
+    @property
     def count(self) -> int:
         """The number of images in the training data, with those that are held out."""
         return len(self.numbers)
@@ -319,8 +341,12 @@ class ImageSurvey:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know about the data."""
-        warnings = [*self.source.notes, *(() if self.validation is None else self.validation.notes)]
+        """What was read, and what the user should know about it."""
+        classes = plural(len(self.source.label_names), "class", "classes")
+        warnings = [read_summary(f"{plural(self.count, 'image')} of {classes}", [self.source.name]), *self.source.notes]
+        if self.validation is not None:
+            count = plural(len(self.validation.labels), "validation image")
+            warnings += [read_summary(count, [self.validation.name]), *self.validation.notes]
         if self.distinct_shapes > 1:
             warnings.append(f"The images have {self.distinct_shapes:,} different shapes: all are resized to one.")
         if self.validation is not None:

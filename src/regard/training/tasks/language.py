@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from regard import checks
 from regard import config as configs
+from regard.checks import plural
 from regard.convolution import ConvolutionConfig
 from regard.data.batches.batch import Batch
 from regard.data.batches.feed import (
@@ -34,7 +35,7 @@ from regard.data.batches.feed import (
     WindowPlan,
 )
 from regard.data.batches.plan import ExampleNumbers
-from regard.data.sources.text import DataError, InputFile, decode_chunks
+from regard.data.sources.text import MAX_RUNNING_TEXT_BYTES, DataError, InputFile, decode_chunks
 from regard.data.tokenizer.interface import Tokenizer
 from regard.data.tokenizer.subwords import LosslessTokenizer
 from regard.data.tokenizer.training import TokenizerConfig
@@ -61,15 +62,18 @@ from regard.training.tasks.common import (
     max_positions,
     open_inputs,
     prepare_texts,
+    read_summary,
     refuse_sampling,
 )
 from regard.training.tasks.interface import (
+    PAIR_KEYS,
     BatchLoader,
     Objective,
     ProgressHook,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
+    short_sample,
     validation_fraction_default,
 )
 
@@ -83,7 +87,7 @@ TEXT_VALIDATION_FRACTION, MIN_SPLIT_CHARACTERS = 0.1, 200
 """The fraction of a text that is held out, and the characters that it must have for that."""
 MIN_WINDOWS_PER_ROW = 16
 """Windows in each row of a validation stream, at least: the state is empty at the start of a row, which costs loss."""
-SHOWN_TOKENS = 60
+SHOWN_TOKENS, SAMPLE_TOKENS = 60, 2000
 """Tokens of an example prompt, and of its continuation."""
 STATE_NAME = "memory"
 
@@ -97,7 +101,7 @@ def read_pieces(inputs: Sequence[InputFile]) -> Pieces:
         if number:
             yield FILE_END
         before, line = "", ""
-        for text in decode_chunks(file):
+        for text in decode_chunks(file, MAX_RUNNING_TEXT_BYTES):
             *complete, line = text.replace("\r\n", LINE_BREAK).split(LINE_BREAK)
             for each in complete:
                 yield before + each
@@ -168,11 +172,17 @@ class LanguageSurvey:
         return slice_pieces(read_pieces(self.inputs), first, self.characters)
 
     @property
+    def counts(self) -> dict[str, int]:
+        """The number of characters, with those that are held out."""
+        return {"characters": self.characters}
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know about the data."""
+        """What was read, and what the user should know about it."""
         training = {file.path for file in self.inputs}
-        return tuple(f"{file.name} is both training and validation data: the scores say nothing about other texts."
-                     for file in self.validation if file.path in training)
+        return (read_summary(plural(self.characters, "character"), (file.path for file in self.inputs)),
+                *(f"{file.name} is both training and validation data: the scores say nothing about other texts."
+                  for file in self.validation if file.path in training))
 
 
 def survey_text(data: Sequence[str], validation: Sequence[str], config: DataConfig, *,
@@ -186,7 +196,7 @@ def survey_text(data: Sequence[str], validation: Sequence[str], config: DataConf
             distinct.update(piece)
     if len(distinct) < 2:
         names = ", ".join(file.name for file in inputs)
-        raise DataError(f"{names}: There is no text to learn from in it. Give a file with some.")
+        raise DataError(f"{names}: No text to train on: it needs at least two different characters.")
     for _ in read_pieces(other):
         pass  # a damaged file is reported now, and not after the tokenizer was trained
     return LanguageSurvey(file_digests([*data, *validation]), config, inputs, other, characters)
@@ -204,7 +214,7 @@ def prepare_text(survey: LanguageSurvey, config: TokenizerConfig, place: Path) -
                                                       if piece is not FILE_END))
     for role, store in (("training", prepared.training), ("validation", prepared.validation)):
         if len(store.stream) < 2:
-            raise DataError(f"{', '.join(survey.files)}: There are not two tokens of {role} text. Give more text.")
+            raise DataError(f"{', '.join(survey.files)}: The {role} text has fewer than two tokens. Use more text.")
     return prepared
 
 
@@ -365,7 +375,7 @@ class LanguageTask(TrainingTask):
             raise checks.wrong("model.kind", f'"{LanguageModelConfig.kind}", for a language model',
                                f'"{model_config.kind}"')
         if settings.windows is None:
-            raise checks.wrong("training.windows", "set, to divide a continuous text", None)
+            raise checks.wrong("training.windows", "a table with the length of windows", "missing")
         super().__init__(prepared, model_config, settings, record)
         self.windows, self.longest = settings.windows, max_positions(model_config)
         if self.longest is not None and self.windows.length > self.longest:
@@ -374,8 +384,8 @@ class LanguageTask(TrainingTask):
         refuse_sampling(settings)
         self.carried = self.windows.order == "continuous" and carries_state(model_config)
         if self.carried and settings.rdrop:
-            raise checks.wrong("training.rdrop", "0 if a state is carried on: two passes would leave two states",
-                               settings.rdrop)
+            raise checks.wrong("training.rdrop", "0 for continuous windows: R-Drop runs each of them twice, and only "
+                               "one state can be carried on", settings.rdrop)
 
     def feed(self, rank: int, processes: int) -> BatchLoader:
         """The windows of this process."""
@@ -403,6 +413,11 @@ class LanguageTask(TrainingTask):
         last = min(windows.windows.count, limit)
         return [windows(np.arange(first, min(first + self.windows.batch_size, last)), 0)
                 for first in range(0, last, self.windows.batch_size)]
+
+    def sample_input(self) -> str | None:
+        """The beginning of a line of the validation text."""
+        text = self.prepared.tokenizer.decode(self.prepared.validation.stream[:SAMPLE_TOKENS].tolist())
+        return short_sample(line.strip() for line in text.splitlines())
 
     def validate(self, task: Task) -> ValidationResult:
         """The loss of the validation text, and continuations of some prompts from it."""
@@ -433,7 +448,7 @@ class LanguageSetup:
     model_kinds: tuple[str, ...] = ("language",)
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss",)
-    unused: Mapping[str, Any] = {"training.masking": None, "training.random_shift": 0, "data.joint_tokenizer": True,
+    unused: Mapping[str, Any] = {"training.masking": None, "training.random_shift": 0, **PAIR_KEYS,
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
                                     for key in ("max_tokens", "batch_size", "layout", "shapes")}}
 
@@ -443,8 +458,9 @@ class LanguageSetup:
     def data_defaults(self, survey: LanguageSurvey, requested: Mapping[str, Any]) -> list[Default]:
         given = bool(survey.validation)
         fraction = 0.0 if given or survey.characters < MIN_SPLIT_CHARACTERS else TEXT_VALIDATION_FRACTION
-        return [validation_fraction_default(given, fraction, "the end of the text, for validation",
-                                            "the text is too short for a validation split"),
+        return [validation_fraction_default(given, fraction, "the last 10 % of the text, held out for validation",
+                                            "the text is too short to hold out a part of it: validation uses "
+                                            "the training text"),
                 *defaults.language_tokenizer(survey.characters, requested.get("tokenizer", {}))]
 
     def prepare(self, survey: LanguageSurvey, document: TomlDocument, place: Path) -> PreparedTexts:
@@ -457,7 +473,7 @@ class LanguageSetup:
     def training_defaults(self, prepared: PreparedTexts, tables: Mapping[str, Any],
                           device: DeviceProperties) -> list[Default]:
         model, tokens = tables["model"], prepared.tokens
-        return [Default("model.vocab_size", prepared.vocabulary, "the size of the tokenizer"),
+        return [Default("model.vocab_size", prepared.vocabulary, "size of the tokenizer"),
                 *defaults.language_model(tokens, model),
                 *defaults.language_training(tokens, model, device, tables.get("training", {}))]
 

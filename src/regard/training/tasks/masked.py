@@ -22,6 +22,7 @@ from torch import nn
 
 from regard import checks
 from regard import config as configs
+from regard.checks import plural
 from regard.data.batches.batch import (
     LAYOUTS,
     Batch,
@@ -60,6 +61,7 @@ from regard.training.tasks.common import (
     open_inputs,
     overlap_warnings,
     prepare_texts,
+    read_summary,
     refuse_sampling,
     select_validation,
     text_lengths,
@@ -68,10 +70,13 @@ from regard.training.tasks.common import (
     truncation_note,
 )
 from regard.training.tasks.interface import (
+    PAIR_KEYS,
     ProgressHook,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
+    held_out_reasons,
+    short_sample,
     validation_fraction_default,
 )
 
@@ -160,16 +165,28 @@ class MaskedSurvey:
         return compress(self.texts, self.held_out) if self.held_out.any() else self.texts
 
     @property
+    def counts(self) -> dict[str, int]:
+        """The number of texts, with those that are held out."""
+        return {"texts": self.statistics.count}
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know about the data."""
-        warnings, dropped = list[str](), self.statistics.dropped
-        if dropped:
-            reasons = ", ".join(f"{name} {count:,}" for name, count in dropped.items())
-            total = sum(dropped.values())
-            warnings.append(f"Skipped {total:,} of {total + self.statistics.count:,} texts: {reasons}.")
-        if self.validation_statistics is not None:
-            warnings += overlap_warnings(self.validation_statistics.hashes, self.statistics.hashes, "texts")
-        return tuple(warnings)
+        """What was read, and what the user should know about it."""
+        dropped = self.statistics.dropped
+        total = sum(dropped.values())
+        notes = [read_summary(plural(total + self.statistics.count, "text"), (file.path for file in self.texts.inputs),
+                              "", total, _describe_dropped(dropped))]
+        if self.validation is not None and self.validation_statistics is not None:
+            notes.append(read_summary(plural(self.validation_statistics.count, "validation text"),
+                                      (file.path for file in self.validation.inputs)))
+            notes += overlap_warnings(self.validation_statistics.hashes, self.statistics.hashes, "texts")
+        return tuple(notes)
+
+
+def _describe_dropped(dropped: Mapping[str, int]) -> str:
+    names = {"empty": ("empty", "empty"), "too_long": ("too long", "too long"),
+             "duplicate": ("duplicate", "duplicates")}
+    return ", ".join(plural(count, *names[reason]) for reason, count in dropped.items())
 
 
 def survey_sentences(data: Sequence[str], validation: Sequence[str], config: DataConfig, *,
@@ -180,7 +197,7 @@ def survey_sentences(data: Sequence[str], validation: Sequence[str], config: Dat
     statistics, others = read_statistics(texts, progress), None if other is None else read_statistics(other)
     for names, found, role in ((data, statistics, "training"), (validation, others, "validation")):
         if found is not None and not found.count:
-            raise DataError(f"{', '.join(names)}: There is not a single {role} text in it. Give a file with some.")
+            raise DataError(f"{', '.join(names)}: No {role} texts found: every line is empty or skipped.")
     return MaskedSurvey(file_digests([*data, *validation]), config, texts, statistics, other, others)
 
 
@@ -217,13 +234,14 @@ class MaskedTask(TrainingTask):
             raise checks.wrong("model.kind", f'"{MaskedModelConfig.kind}", for a masked language model',
                                f'"{model_config.kind}"')
         if settings.masking is None or not settings.masking.mlm_probability:
-            raise checks.wrong("training.masking", "set, to mask some tokens",
-                               None if settings.masking is None else "one that masks nothing")
+            raise checks.wrong("training.masking.mlm_probability", "above 0, so that there are tokens to predict",
+                               "missing" if settings.masking is None else settings.masking.mlm_probability)
         refuse_sampling(settings)
         super().__init__(prepared, model_config, settings, record)
         self.masking, self.longest = settings.masking, max_positions(model_config)
         self.notes = truncation_note(prepared.training, self.longest)
         self.numbers = np.arange(min(len(prepared.validation), settings.validation.max_examples))
+        self.validation_count = len(self.numbers)
         self.validation_collator = self._validation_collator()
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
@@ -243,6 +261,14 @@ class MaskedTask(TrainingTask):
     def validation_batches(self) -> list[Batch]:
         """The validation texts, always masked in the same way."""
         return [self.validation_collator(numbers, 0) for numbers in self._validation_numbers()]
+
+    def sample_input(self) -> str | None:
+        """A short text with a blank in the place of one word."""
+        tokenizer = self.prepared.tokenizer
+        rows = (self.prepared.validation[int(number)][:self.longest].tolist() for number in self.numbers)
+        found = ((tokenizer.decode(ids), tokenizer.decoded_words(ids)) for ids in rows)
+        middles = ((text, words[len(words) // 2]) for text, words in found if words)
+        return short_sample(f"{text[:word.start]}{BLANK_TEXT}{text[word.end:]}" for text, word in middles)
 
     def validate(self, task: Task) -> ValidationResult:
         """Loss and accuracy of the masked tokens, and predictions of some masked words."""
@@ -293,7 +319,7 @@ class MaskedSetup:
     model_kinds: tuple[str, ...] = ("masked",)
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, "data.joint_tokenizer": True}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, **PAIR_KEYS}
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> MaskedSurvey:
         return survey_sentences(request.data, request.validation, config, progress=request.progress)
@@ -301,8 +327,7 @@ class MaskedSetup:
     def data_defaults(self, survey: MaskedSurvey, requested: Mapping[str, Any]) -> list[Default]:
         count, given = survey.statistics.count, survey.validation is not None
         fraction = 0.0 if given else default_validation_fraction(count)
-        return [validation_fraction_default(given, fraction, f"about {fraction * count:,.0f} texts for validation",
-                                            f"only {count} texts: validation uses the training data"),
+        return [validation_fraction_default(given, fraction, *held_out_reasons(fraction, count, "text")),
                 *defaults.masked_tokenizer(count, requested.get("tokenizer", {}))]
 
     def prepare(self, survey: MaskedSurvey, document: TomlDocument, place: Path) -> PreparedTexts:
@@ -315,7 +340,7 @@ class MaskedSetup:
     def training_defaults(self, prepared: PreparedTexts, tables: Mapping[str, Any],
                           device: DeviceProperties) -> list[Default]:
         training = defaults.masked_training(len(prepared.training), prepared.tokens, device, tables.get("training", {}))
-        return [Default("model.vocab_size", prepared.vocabulary, "the size of the tokenizer"), *training]
+        return [Default("model.vocab_size", prepared.vocabulary, "size of the tokenizer"), *training]
 
     def steps_per_epoch(self, prepared: PreparedTexts, document: TomlDocument) -> int:
         batches = configs.read_config(BatchConfig, document, ("training", "batches"))

@@ -20,12 +20,14 @@ import torch
 from torch import nn
 
 from regard import config as configs
+from regard.checks import plural
 from regard.data import doctor
 from regard.data import store as stores
 from regard.data.batches.batch import Batch, BoundaryIds, SamplingReader, SequenceReader, ShiftedCollator, pad_sequences
 from regard.data.batches.feed import BatchConfig, PlanFeed, batch_feed
 from regard.data.doctor import DoctorReport
 from regard.data.filters import filter_pairs
+from regard.data.languages import LanguagePair
 from regard.data.sources import formats
 from regard.data.sources.text import DataError, SentencePair
 from regard.data.store import PairStore, Ragged
@@ -50,12 +52,15 @@ from regard.training.tasks.common import (
     in_blocks,
     load_or_train_pair_tokenizer,
     open_inputs,
+    read_summary,
 )
 from regard.training.tasks.interface import (
     ProgressHook,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
+    held_out_reasons,
+    short_sample,
     validation_fraction_default,
 )
 
@@ -82,13 +87,42 @@ class TranslationSurvey:
     on the training data."""
 
     @property
+    def languages(self) -> LanguagePair | None:
+        """The languages that the files tell; None if they tell none, or different ones."""
+        found = {*self.pairs.log.languages.values()}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of pairs, with those that are held out."""
+        return {"pairs": self.report.kept}
+
+    @property
     def warnings(self) -> list[str]:
-        """What the user should know about the data."""
-        dropped = self.report.dropped
-        if not dropped.total:
-            return self.report.warnings()
-        skipped = f"Skipped {dropped.total:,} of {self.report.read:,} pairs: {dropped.describe(self.report.filters)}."
-        return [skipped, *self.report.warnings()]
+        """What was read, and what the user should know about it."""
+        report, dropped, found = self.report, self.report.dropped, self.languages
+        source = self.config.source_lang or (found and found.source)
+        target = self.config.target_lang or (found and found.target)
+        notes = [read_summary(plural(report.read, "pair"), self.pairs.files,
+                              f"{source}-{target}" if source and target else "", dropped.total,
+                              dropped.describe(report.filters))]
+        if report.skipped.counts:
+            notes.append(f"Not read: {report.skipped.describe()}.")
+        if self.validation is not None and report.overlap is not None:
+            notes.append(read_summary(plural(report.overlap.pairs, "validation pair"), self.validation.files))
+        return [*notes, *self.pairs.log.notes, *([] if self.validation is None else self.validation.log.notes),
+                *self._language_notes(), *report.warnings()]
+
+    def _language_notes(self) -> Iterator[str]:
+        """Contradictions between the languages of files, or with those that the user has set."""
+        told, chosen = self.pairs.log.languages, (self.config.source_lang, self.config.target_lang)
+        for name, pair in told.items():
+            if any(code is not None and code != own for code, own in zip(chosen, pair, strict=True)):
+                using = LanguagePair(chosen[0] or pair.source, chosen[1] or pair.target)
+                yield f"{name} looks like {pair}; using {using}, as you have set it."
+        if len({*told.values()}) > 1 and None in chosen:
+            files = ", ".join(f"{name} ({pair})" for name, pair in told.items())
+            yield f"The files tell different languages: {files}. Set them with --languages, for example en-fr."
 
     def training_pairs(self) -> Iterator[SentencePair]:
         """The training pairs, in their order."""
@@ -243,6 +277,7 @@ class TranslationTask(TrainingTask):
         super().__init__(prepared, model_config, settings, record)
         pairs = prepared.survey.validation_pairs(settings.validation.max_examples)
         self.sources, self.targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+        self.validation_count = len(pairs)
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
         """The batches of this process."""
@@ -273,6 +308,22 @@ class TranslationTask(TrainingTask):
         assert isinstance(task, Translator)
         if task.attends:
             task.aligned_by = task.choose_alignment([*zip(self.sources, self.targets, strict=True)])
+
+    def sample_input(self) -> str | None:
+        """A short source."""
+        return short_sample(self.sources)
+
+    def try_validation(self, task: Task, examples: int) -> float:
+        """Translate some sources. An untrained model would not stop: translations are as long as the mean target."""
+        assert isinstance(task, Translator)
+        stride = max(1, len(self.sources) // examples)
+        sources, targets = self.sources[::stride], self.targets[::stride]
+        if not sources:
+            return 0.0
+        translation_loss(task, zip(sources, targets, strict=True))
+        ids = self.prepared.tokenizer.encode_targets(targets)
+        task.translate(sources, beams=1, length_penalty="none", max_length=1 + sum(map(len, ids)) // len(ids))
+        return len(sources) / len(self.sources)
 
     def validate(self, task: Task) -> ValidationResult:
         """Loss, BLEU and chrF of greedy translations."""
@@ -308,11 +359,11 @@ class TranslationSetup:
     def data_defaults(self, survey: TranslationSurvey, requested: Mapping[str, Any]) -> list[Default]:
         count, given = survey.report.kept, survey.validation is not None
         fraction = 0.0 if given else defaults.translation_validation_fraction(count)
-        split = validation_fraction_default(
-            given, fraction, f"about {fraction * count:,.0f} pairs for validation; no training pair shares a source "
-            "with them", f"only {count} {'pair' if count == 1 else 'pairs'}, so nothing is held out: validation uses "
-            "the training data")
-        return [split, *defaults.translation_tokenizer(count, requested.get("tokenizer", {}))]
+        split = validation_fraction_default(given, fraction, *held_out_reasons(fraction, count, "pair"))
+        languages = [] if survey.languages is None else [
+            Default(f"data.{side}_lang", code, "from the names or contents of the data files")
+            for side, code in survey.languages._asdict().items()]
+        return [split, *languages, *defaults.translation_tokenizer(count, requested.get("tokenizer", {}))]
 
     def prepare(self, survey: TranslationSurvey, document: TomlDocument, place: Path) -> PreparedTranslation:
         survey = split_pairs(survey, configs.read_config(DataConfig, document, ("data",)))
@@ -328,7 +379,7 @@ class TranslationSetup:
         pairs, kind = len(prepared.store), tables["model"]["kind"]
         mixers = [lookup(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
         tokens = sum(len(side.ids) for side in prepared.store.sides) + 2 * pairs
-        reason = "the size of the tokenizer"
+        reason = "size of the tokenizer"
         return [Default("model.source_vocab_size", prepared.tokenizer.source.size, reason),
                 Default("model.target_vocab_size", prepared.tokenizer.target.size, reason),
                 *([] if prepared.tokenizer.joint or kind != "encoder-decoder" else

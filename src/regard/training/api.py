@@ -1,0 +1,279 @@
+"""`regard.train`: train a model from Python in one call, and get it back ready to use.
+
+    translator = regard.train("pairs.tsv", "model")
+    translator = regard.train([("Good day.", "Guten Tag."), ...], "model", epochs=5, lr=1e-3)
+    classifier = regard.train(frame, "model", task="classify", source="review", target="stars")
+    translator("Good night.").text
+    translator.history                      losses and scores over the steps
+
+It does what `regard train` does, with data in files or in memory (`regard.data.sources.in_memory` says in which forms),
+settings as keyword arguments, and callbacks. Nothing is printed: on a terminal and in a notebook a progress bar is
+shown on stderr, and everything is logged by the standard logger "regard" at level INFO.
+
+A setting is a short name (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time), a key of
+the config by its last part where that is unique (label_smoothing=0.1), or a dotted key in `settings`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from regard import checks
+from regard.config import KeySpec, TableReader, config_kind, key_specs, type_spec
+from regard.data.sources import in_memory
+from regard.models import catalog
+from regard.tasks.classifier import Classifier
+from regard.tasks.completer import Completer
+from regard.tasks.filler import Filler
+from regard.tasks.load import load
+from regard.tasks.task import Task
+from regard.tasks.translator import Translator
+from regard.training import train as training
+from regard.training.callbacks import Callback
+from regard.training.logging import Logger, StandardLogger
+from regard.training.resolution import DATA_FOLDER, TABLES, TASKS
+from regard.training.short_options import ShortOptions
+from regard.training.tasks.interface import TrainingRequest
+
+TrainingData = str | os.PathLike[str] | Iterable[object]
+"""A path, several paths, or rows in memory."""
+TrainedTask = Translator | Completer | Filler | Classifier
+GIVEN_FOLDER = "given"
+"""The folder of data that was given in memory, beside that of the ids."""
+TEXT_TASKS = ("language", "masked")
+"""The tasks whose data is texts without a second column."""
+PATH_SUFFIXES = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
+SHORT_NAMES = tuple(field.name for field in fields(ShortOptions))
+"""Short names of settings, which the command line has too."""
+
+
+@overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["seq2seq"] = "seq2seq",
+          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
+          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
+          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
+          **options: Any) -> Translator: ...
+@overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["language"],
+          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
+          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
+          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
+          **options: Any) -> Completer: ...
+@overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["masked"],
+          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
+          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
+          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
+          **options: Any) -> Filler: ...
+@overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["classify"],
+          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
+          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
+          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
+          **options: Any) -> Classifier: ...
+@overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: str,
+          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
+          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
+          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
+          **options: Any) -> TrainedTask: ...
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "seq2seq",
+          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
+          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
+          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
+          **options: Any) -> Task:
+    """Train a model on your data, save it in the folder `output`, and return the best one, loaded.
+
+    Everything that is not set follows from the data and the device, as for `regard train`. A ValueError says what is
+    wrong with the call or the data, a `TrainingError` what failed. Ctrl-C finishes the step, saves a checkpoint and
+    raises KeyboardInterrupt; a second Ctrl-C stops at once. `resume=True` with the same data continues from the
+    checkpoint, and `regard.load(output)` has the best model so far.
+
+    Args:
+        data: the path of a file, or several (for "classify" also a folder of images); or rows in memory: pairs
+            (source, target), texts for "language" and "masked", pairs (text, label) for "classify". Rows may be a list,
+            any iterable (it is read once), a pandas DataFrame, a dict of columns, or a Hugging Face dataset. They are
+            written into `output` while training, and removed at the end.
+        output: the folder of the model. It must be new, or hold the training to resume.
+        task: "seq2seq" returns a `Translator`, "language" a `Completer`, "masked" a `Filler`, and "classify" a
+            `Classifier`.
+        validation: data of the same kinds; by default a part of `data` is held out.
+        callbacks: functions that are called with a `CallbackEvent` after every log interval and every validation. One
+            that raises `StopTraining` ends the training cleanly; with any other exception a checkpoint is saved first.
+        recipe: the name of a recipe, such as "transformer-small", or the path of a TOML file with settings.
+        resume: continue the training in `output`.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        source, target: columns (of the texts and labels for "classify", `source` alone of the texts for "language" and
+            "masked"), keys of JSONL, or languages of TMX.
+        format: the format of the files, if their suffixes do not tell it: "plain", "tsv", "jsonl", "po" or "tmx".
+        progress: whether to show the progress on stderr; by default only on a terminal and in a notebook.
+        settings: dotted keys of the config with their values: {"training.schedule.warmup_steps": 500}.
+        options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time), and keys
+            of the config by their last part, such as label_smoothing=0.1.
+
+    Returns:
+        the task object of the best model, on the device that it was trained on. Its `history` has losses and scores.
+    """
+    checks.pick("task", task, TASKS)
+    folder = Path(output)
+    given = [GivenData.of(argument, value, task, folder, source, target) for argument, value in
+             (("data", data), ("validation", validation)) if value is not None]
+    writers = [one.write for one in given if one.write is not None]
+    if format is not None and writers:
+        raise checks.wrong("format", "left out for data in memory", repr(format))
+    short, changes = split_settings(task, recipe, settings or {}, options)
+    request = TrainingRequest(
+        task=task, data=given[0].paths, output=folder, validation=given[1].paths if validation is not None else (),
+        recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
+        target=target, format=format, resume=resume, device=device,
+        write_data=partial(_call_all, writers) if writers else None)
+    result = training.train(request, _loggers(progress), callbacks)
+    if not result.finished and not result.stopped:
+        raise KeyboardInterrupt(f"The training in {folder} was interrupted after step {result.state.step:,}. "
+                                "Call regard.train with the same arguments and resume=True to continue it.")
+    return load(folder, device=result.device)
+
+
+def _call_all(functions: Iterable[Callable[[], object]]) -> None:
+    for function in functions:
+        function()
+
+
+def _loggers(progress: bool | None) -> list[Logger]:
+    """The standard logger, and the progress bar if it is wanted."""
+    loggers: list[Logger] = [StandardLogger()]
+    if progress is None:
+        progress = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if progress:
+        from regard.training.progress import progress_logger
+
+        loggers.append(progress_logger(sys.stderr))
+    return loggers
+
+
+# Data
+
+@dataclass(frozen=True)
+class GivenData:
+    """The files of one argument, and what writes them if the data is in memory."""
+
+    paths: tuple[str, ...]
+    write: Callable[[], int] | None = None
+
+    @classmethod
+    def of(cls, argument: str, data: Any, task: str, output: Path, source: str | None,
+           target: str | None) -> "GivenData":
+        """Find out whether these are paths or rows. Rows are not read yet."""
+        paths = _as_paths(data, task)
+        if paths is not None:
+            return cls(paths)
+        if isinstance(data, Sequence) and not len(data):
+            raise checks.wrong(argument, "a path, or rows of data", "empty")
+        suffix = ".txt" if task in TEXT_TASKS else ".jsonl"
+        path = output / DATA_FOLDER / GIVEN_FOLDER / f"{argument}{suffix}"
+        write: Callable[[], int]
+        if task == "seq2seq":
+            write = partial(in_memory.write_pairs, data, path, source=source, target=target, argument=argument)
+        elif task == "classify":
+            write = partial(in_memory.write_labelled_texts, data, path, text=source, label=target, argument=argument)
+        else:
+            write = partial(in_memory.write_texts, data, path, text=source, one_line_each=task == "masked",
+                            argument=argument)
+        return cls((str(path),), write)
+
+
+def _as_paths(data: Any, task: str) -> tuple[str, ...] | None:
+    """The paths, if these are paths; None if they are rows.
+
+    A list of strings is paths, except for tasks that learn from texts: there it is texts unless all look like paths.
+    """
+    parts = [data] if isinstance(data, str | os.PathLike) else list(data) if isinstance(data, list | tuple) else []
+    if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
+        return None
+    if task in TEXT_TASKS and not all(_looks_like_path(part) for part in parts):
+        return None
+    return tuple(os.fspath(part) for part in parts)
+
+
+def _looks_like_path(given: str | os.PathLike[str]) -> bool:
+    """Whether this is rather a path than a text: it has no white space, or a suffix of a data file, or it exists."""
+    if not isinstance(given, str):
+        return True
+    if "\n" in given or not given:
+        return False
+    if not any(map(str.isspace, given)) or given.lower().endswith(PATH_SUFFIXES):
+        return True
+    try:
+        return os.path.exists(given)
+    except ValueError:  # a NUL
+        return False
+
+
+# Settings
+
+def split_settings(task: str, recipe: str | None, settings: Mapping[str, Any],
+                   options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Short options by name, and dotted keys of the config with their values.
+
+    None leaves an option at its default. A key that is set twice is a ValueError.
+
+    Args:
+        settings: dotted keys.
+        options: short names, or keys by their last part where that is unique.
+    """
+    short, changes, leaves = dict[str, Any](), dict(settings), config_leaves(task, recipe)
+    for name, value in options.items():
+        if value is None:
+            continue
+        value = value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+        if name in SHORT_NAMES:
+            short[name] = value
+            continue
+        key = name if "." in name else _setting_key(name, leaves)
+        if key in changes:
+            raise ValueError(f"`{name}` and `{key}` in `settings` both set {key}: give one of them.")
+        changes[key] = value
+    return short, changes
+
+
+def _setting_key(name: str, leaves: Mapping[str, Sequence[str]]) -> str:
+    """The dotted key of a setting without a dot; a ValueError if it is unknown or ambiguous."""
+    keys = leaves.get(name, ())
+    if not keys:
+        near = checks.nearest(name, [*leaves, *SHORT_NAMES])
+        raise ValueError(f"`{name}` is neither an argument of regard.train nor a key of the config. {near}".rstrip())
+    if len(keys) > 1:
+        raise ValueError(f"`{name}` is the name of {len(keys)} keys of the config: {', '.join(keys)}. Set one of them "
+                         f'with settings={{"{keys[0]}": ...}}.')
+    return keys[0]
+
+
+def config_leaves(task: str, recipe: str | None = None) -> dict[str, list[str]]:
+    """The dotted keys of the config by their last part, for the models of a task, or for that of a recipe.
+
+    Keys that have no effect on the task are left out.
+    """
+    kinds: Sequence[str] = TASKS[task].model_kinds
+    if recipe is not None and not recipe.endswith(".toml") and "/" not in recipe:
+        kinds = [catalog.find_recipe(recipe).tables["model"]["kind"]]
+    leaves, unused = dict[str, list[str]](), tuple(f"{key}." for key in TASKS[task].unused)
+    for table, annotation in TABLES.items():
+        for key in dict.fromkeys(_leaf_keys(type_spec(annotation, table), table, kinds)):
+            if not f"{key}.".startswith(unused):
+                leaves.setdefault(key.rpartition(".")[2], []).append(key)
+    return leaves
+
+
+def _leaf_keys(spec: KeySpec, key: str, kinds: Sequence[str]) -> Iterator[str]:
+    """The dotted keys of all values in a table; of the models only those of these kinds."""
+    if not isinstance(spec.reader, TableReader):
+        yield key
+        return
+    for cls in spec.reader.classes:
+        if key != "model" or config_kind(cls) in kinds:
+            for name, inner in key_specs(cls).items():
+                yield from _leaf_keys(inner, f"{key}.{name}", kinds)
