@@ -22,7 +22,7 @@ def test_copy_asks_for_ten_symbols_after_the_marker_and_blanks_before():
     assert (batch.inputs[:, 15:] == BLANK).all()
     assert (batch.targets[:, :15] == BLANK).all()
     assert (batch.targets[:, 15:] == symbols).all()
-    assert batch.asked.all()
+    assert batch.loss_mask.all()
     assert batch.remembered.sum(1).tolist() == [10] * 50
     assert batch.remembered[:, 15:].all()
 
@@ -37,7 +37,7 @@ def test_copy_repeats_a_symbol_as_many_tokens_later_as_the_task_says():
 def test_recall_asks_every_key_once_and_the_answer_is_the_token_behind_it(length):
     made = RecallTask(length)
     batch = made.batch(20, generator())
-    for ids, answers, asked in zip(batch.inputs, batch.targets, batch.asked, strict=True):
+    for ids, answers, asked in zip(batch.inputs, batch.targets, batch.loss_mask, strict=True):
         pairs = ids[:2 * made.pairs].reshape(-1, 2)
         known = dict(pairs.tolist())
         assert len(known) == made.pairs, "a key stands twice"
@@ -74,8 +74,8 @@ def test_adding_asks_for_the_sum_of_one_marked_number_in_each_half():
     assert (marks[:, 4:].sum(1) == 1).all()
     assert (marks[:, 4:].sum(0) > 0).all(), "some places are never marked"
     torch.testing.assert_close(batch.targets[:, -1], (numbers * marks).sum(1))
-    assert batch.asked.sum(1).tolist() == [1] * 200
-    assert batch.asked[:, -1].all()
+    assert batch.loss_mask.sum(1).tolist() == [1] * 200
+    assert batch.loss_mask[:, -1].all()
 
 
 def test_chance_of_copy_is_that_of_someone_who_knows_the_rules_and_has_no_memory():

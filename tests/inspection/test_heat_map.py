@@ -151,9 +151,9 @@ def test_lists_arrays_and_tensors_are_the_same():
 
 
 def test_no_words():
-    assert heat_map([], [], ["a"]) == ["nothing to show: 0 rows, 1 columns"]
-    assert heat_map([[]], ["a"], []) == ["nothing to show: 1 rows, 0 columns"]
-    assert heat_map(np.zeros((0, 0)), [], [], width=12) == ["nothing to s"]
+    assert heat_map([], [], ["a"]) == ["no weights: 0 rows, 1 column"]
+    assert heat_map([[]], ["a"], []) == ["no weights: 1 row, 0 columns"]
+    assert heat_map(np.zeros((0, 0)), [], [], width=12) == ["no weights: "]
 
 
 @pytest.mark.parametrize(

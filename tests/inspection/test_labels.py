@@ -119,12 +119,12 @@ def test_few_words_are_all_named():
 def test_of_many_words_some_are_named_with_their_positions():
     places, names = labels.axis_labels(list("abcdefg"), 1, 3)
     assert (places, names) == ([0.0, 3.0, 6.0], ["0 a", "3 d", "6 g"])
-    assert labels.describe_label_step(7, 3, 1, 3) == ["one row in 3 is named"]
-    assert labels.describe_label_step(7, 4, 1, 3) == ["one row in 3 and one column in 2 are named"]
+    assert labels.describe_label_step(7, 3, 1, 3) == ["one row in 3 is labelled"]
+    assert labels.describe_label_step(7, 4, 1, 3) == ["one row in 3 and one column in 2 are labelled"]
 
 
 def test_no_two_words_are_named_in_one_cell():
     places, names = labels.axis_labels(list("abcdefghij"), 4, 6)
     assert names == ["0 a", "4 e", "8 i"]
     assert places == [-0.375, 0.625, 1.625]  # at the first word of a cell that is four words wide
-    assert labels.describe_label_step(10, 2, 4, 6) == ["one row in 4 and one column in 4 are named"]
+    assert labels.describe_label_step(10, 2, 4, 6) == ["one row in 4 and one column in 4 are labelled"]

@@ -8,7 +8,7 @@ import trace_examples
 
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Padding, Placed, Window
-from regard.attention.score import Additive, Bilinear
+from regard.attention.score import Additive, Bilinear, adjust_score
 from regard.data.tokenizer.interface import Word
 from regard.inspection.records import WeightMatrix
 from regard.inspection.trace import Trace, select_map
@@ -65,6 +65,9 @@ LOOKS = {
     "additive a head": lambda q, k: Look(q, k, score=Additive(numbers(H, D))),
     "bilinear": lambda q, k: Look(q, k, score=Bilinear(numbers(D, D))),
     "bilinear a head": lambda q, k: Look(q, k, score=Bilinear(numbers(H, D, D)), normalize="relu"),
+    "scale": lambda q, k: Look(q, k, score=adjust_score("scaled_dot", 0.3)),
+    "softcap": lambda q, k: Look(q, k, score=adjust_score("scaled_dot", None, 1.5)),
+    "softcap a head": lambda q, k: Look(q, k, score=adjust_score(Additive(numbers(H, D)), None, 1.5)),
     "own score": lambda q, k: Look(q, k, score=lambda a, b: -(a.unsqueeze(-2) - b.unsqueeze(-3)).pow(2).sum(-1)),
     "own normaliser": lambda q, k: Look(q, k, normalize=lambda scores: scores.pow(2)),
     "weights": lambda q, k: WeightMatrix(numbers(H, n, N)),
@@ -133,7 +136,7 @@ def test_a_long_causal_trace_with_alibi_is_small(tmp_path):
 def test_huge_matrix_is_refused_without_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr("regard.inspection.trace_format.MAX_MATRIX_ENTRIES", 100)
     trace = of(Look(numbers(H, n, D), numbers(H, N, D), normalize=lambda scores: scores))
-    with pytest.raises(ValueError, match='"cross" cannot be written: its weights would be a matrix of 120 numbers'):
+    with pytest.raises(ValueError, match='"cross" cannot be stored: its weights would be a matrix of 120 numbers'):
         trace.save(tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
 
@@ -157,7 +160,7 @@ BAD = {
     "unknown side": (GOOD | {"attentions": (replace(CROSS, keys="sources"),)}, 'Did you mean "source"?'),
     "sides exchanged": (GOOD | {"attentions": (TracedAttention("c", "source", "target", WEIGHTS),)},
                         '"queries" in [attentions[0]]: side "source" has 6 tokens, but there are 5 rows'),
-    "one name twice": (GOOD | {"attentions": (CROSS, CROSS)}, '"name" in [attentions[1]]: there are two'),
+    "one name twice": (GOOD | {"attentions": (CROSS, CROSS)}, '"name" in [attentions[1]]: two attentions'),
     "no name": (GOOD | {"attentions": (replace(CROSS, name=""),)}, "expected a name"),
     "a kind": (GOOD | {"attentions": (replace(CROSS, kind="selfish"),)}, '"kind" in [attentions[0]]: expected one of'),
     "a layer": (GOOD | {"attentions": (replace(CROSS, layer=-1),)}, '"layer" in [attentions[0]]'),

@@ -144,7 +144,7 @@ def test_runs_over_the_limit_are_lost_with_one_warning():
     assert '"encoder.0.self" (1 of 2)' in str(said[0].message)
     assert said[0].filename == __file__
     records.calls[0]["encoder.0.self"].weights()
-    with pytest.raises(NotRecordedError, match=r'Run 1 of "encoder\.0\.self" was not kept: it exceeds the limit'):
+    with pytest.raises(NotRecordedError, match=r'Run 1 of "encoder\.0\.self" was not recorded: it exceeds the limit'):
         records["encoder.0.self"]
     with pytest.raises(KeyError):
         records.calls[1]["encoder.0.self"]
@@ -155,7 +155,7 @@ def test_a_run_of_steps_is_kept_whole_or_not_at_all():
     one = 8 * (3 * 5 * 8 + 2 * 8) + 3 * 5
     with pytest.warns(RuntimeWarning, match=r'"decoder\.cross" \(1 of 1\)'), regard.watch(model, limit=one) as records:
         model(Tokens.of(SOURCE), Tokens.of(TARGET))
-    with pytest.raises(NotRecordedError, match="was not kept"):
+    with pytest.raises(NotRecordedError, match="was not recorded"):
         records["decoder.cross"]
 
 
@@ -236,7 +236,7 @@ class TestCompiled:
         in_place = copy.deepcopy(model)
         in_place.compile(backend="eager")
         for one in (torch.compile(model, backend="eager"), in_place):
-            with pytest.raises(ValueError, match="must be one that is not compiled, but is compiled by torch"), \
+            with pytest.raises(ValueError, match="`model` must be a model that is not compiled"), \
                     regard.watch(one):
                 pass
 

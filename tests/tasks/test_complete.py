@@ -43,9 +43,9 @@ def test_prompts_near_the_end_of_the_positions():
     assert [len(one.ids) <= most for one, most in zip(found, (5, 2, 4, 0, 5), strict=True)] == [True] * 5
     for prompt, one in zip(prompts, found, strict=True):
         assert task.complete(prompt, max_length=5).ids == one.ids
-    with pytest.raises(ValueError, match=r"`prompts` must be at most 12 tokens long, .*13 tokens long in text 1 "):
+    with pytest.raises(ValueError, match=r"`prompts\[1\]` must be at most 12 tokens long, .* 13 tokens"):
         task.complete(["a", "abcdefghijklm"])
-    with pytest.raises(ValueError, match="13 tokens long instead"):  # which one it is, is plain
+    with pytest.raises(ValueError, match=r"`prompts` .* 13 tokens"):  # which one it is, is plain
         task.complete("abcdefghijklm")
 
 
@@ -53,7 +53,7 @@ def test_one_prompt_is_one_and_a_search_is_a_search():
     task = texting.completer()
     search = Beam(beams=2, max_length=4)
     assert task.search("abc", search) == task.search(["abc"], search)
-    with pytest.raises(ValueError, match="`strategy` must be a Beam, or a Sampling, but is a int"):
+    with pytest.raises(ValueError, match="`strategy` must be a Beam, or a Sampling, but is an int"):
         task.search(["abc"], 5)
 
 
@@ -63,7 +63,7 @@ def test_a_stream_passes_nothing_over():
 
 
 def test_an_empty_prompt_is_refused():
-    with pytest.raises(ValueError, match="`prompts` must be texts that are not empty, but is '' in text 1"):
+    with pytest.raises(ValueError, match=r"`prompts\[1\]` .* ''"):
         texting.completer().complete(["a", ""])
 
 

@@ -132,7 +132,7 @@ def test_a_hundred_tokenised_lines_are_not_remarked_upon(caplog):
 @pytest.fixture
 def small(monkeypatch):
     """Batches of few tokens, and few logits held at a time."""
-    monkeypatch.setattr(batching.length_batches, "__defaults__", (60,))
+    monkeypatch.setattr(batching, "MAX_BATCH_TOKENS", 60)
     monkeypatch.setattr(evaluation, "MAX_LOGITS", 3000)
 
 
@@ -218,5 +218,5 @@ def test_hidden_tokens():
 def test_a_model_in_training_mode_is_refused():
     task = texting.translator(order="post")
     task.model.train()
-    with pytest.raises(ValueError, match="`model` must be in evaluation mode"):
+    with pytest.raises(ValueError, match=r"training mode.*model\.eval\(\)"):
         translation_loss(task, [("a", "b")])

@@ -139,7 +139,7 @@ def test_a_reader_comes_back_with_its_tokenizer(tmp_path):
     "gpt-tiny", tokenizer=texting.characters(), vocab_size=texting.characters().size, **{"stack.layers": 1})])
 def test_a_tokenizer_that_has_no_form_there_is_told(make, tmp_path):
     report = export(make(), "huggingface", tmp_path / "out")
-    assert "no form" in report.notes[0]
+    assert "tokenizer" in report.notes[0]
     assert report.files == ("config.json", RECORD_FILE, "model.safetensors")
 
 
@@ -204,7 +204,7 @@ def test_an_export_that_differs_is_not_left_behind(target, broken, tmp_path, mon
         return write(folder, config, special, {**tensors, name: tensors[name] + 0.1}, *others, **more)
 
     monkeypatch.setattr(broken, written, wrong)
-    with pytest.raises(ExportError, match=r"differs from ours, and is not kept: .* differ by at most"):
+    with pytest.raises(ExportError, match=r"\d outputs|\d log-probabilities"):
         export(transformer(), target, tmp_path / "out")
     assert not [*tmp_path.iterdir()]
 
@@ -234,7 +234,7 @@ def test_where_it_is_written(tmp_path):
     pytest.importorskip("ctranslate2")
     task = transformer()
     task.save(tmp_path / "model")
-    with pytest.raises(ValueError, match="does not replace"):
+    with pytest.raises(ValueError, match=str(tmp_path / "model")):
         export(task, "ctranslate2", tmp_path / "model")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
@@ -270,7 +270,8 @@ def test_a_model_that_has_changed_is_another(tmp_path):
 def test_words():
     found = exporting.ExportComparison(8, 90, "outputs", 2e-6, 1e-7, 1e-4, 7, 1)
     text = describe_comparison(found)
-    assert all(part in text for part in ("90 outputs of 8 rows", "2.0e-06", "1.0e-07", "1.0e-04", "7 of 8", "after 1"))
+    assert all(part in text for part in ("90 outputs of 8 rows", "2.0e-06", "1.0e-07", "1.0e-04", "7 of 8", "for 1"))
+    assert "of 1 row " in describe_comparison(replace(found, rows=1))
     assert "greedy" not in describe_comparison(replace(found, same=None))
     assert not found.passed
 
@@ -333,7 +334,7 @@ def test_texts_can_be_given():
                                                                                                     "a cat"])
     assert make_check_inputs(texting.completer(), ["ab", ""]).rows == [texting.characters().encode("ab")]
     assert make_check_inputs(texting.filler(), ["the dog"]).rows == texting.filler().encode_texts(["the dog"])
-    with pytest.raises(ValueError, match="`texts` must be texts that are not all empty"):
+    with pytest.raises(ValueError, match=r"`texts` .* empty"):
         make_check_inputs(texting.completer(), [""])
 
 

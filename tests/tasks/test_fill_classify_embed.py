@@ -16,7 +16,6 @@ from regard.data.tokenizer.subwords import ByteTokenizer
 from regard.data.tokenizer.training import CharactersConfig, train_tokenizer
 from regard.models.encoder_decoder import EncoderConfig
 from regard.special_tokens import SpecialTokens
-from regard.tasks import task as batching
 from regard.tasks.filler import encode_with_blanks
 from regard.tasks.load import make_task
 from regard.tokens import Tokens
@@ -35,7 +34,7 @@ def test_hidden_tokens_are_named():
             best = want[place].topk(3)
             assert [each.id for each in guess] == best.indices.tolist()
             torch.testing.assert_close(torch.tensor([each.probability for each in guess]), best.values)
-    with pytest.raises(ValueError, match=r"`special\.mask` must be an id"):
+    with pytest.raises(ValueError, match=r"`special\.mask`"):
         make_task(built(config), config).fill_ids(ROWS)
 
 
@@ -45,7 +44,7 @@ def test_sequences_and_tokens_are_labelled(name):
     for row, found in zip(ROWS, classifier.label_ids(ROWS), strict=True):
         want = torch.softmax(classifier.model(Tokens(torch.tensor([row])))[0].float(), -1)
         torch.testing.assert_close(found, want)
-    with pytest.raises(ValueError, match="`images` must be ids"):
+    with pytest.raises(ValueError, match="reads text, not images"):
         classifier.label_images(torch.zeros(1, 1, 8, 8))
 
 
@@ -54,7 +53,7 @@ def test_images_are_labelled():
     found = classifier.label_images(torch.randn(4, 3, 8, 12))
     assert found.shape == (4, 5)
     torch.testing.assert_close(found.sum(-1), torch.ones(4))
-    with pytest.raises(ValueError, match="`rows` must be images"):
+    with pytest.raises(ValueError, match="reads images, but `rows` is ids"):
         classifier.label_ids(ROWS)
 
 
@@ -99,7 +98,7 @@ def test_a_model_in_training_mode_is_refused():
     for config in (READING["first"], VISION["class"]):
         classifier = make_task(built(config).float(), config)
         classifier.model.train()
-        with pytest.raises(ValueError, match="`model` must be in evaluation mode"):
+        with pytest.raises(ValueError, match=r"training mode.*model\.eval\(\)"):
             classifier.label_ids(ROWS) if config.kind == "classifier" else classifier.label_images(
                 torch.zeros(1, 3, 8, 12))
 
@@ -148,7 +147,7 @@ def test_a_suggestion_that_is_no_text_is_named():
 
 
 def test_a_text_without_a_blank_is_named():
-    with pytest.raises(ValueError, match="`texts` must be texts with a blank, ___, but is one without in text 1"):
+    with pytest.raises(ValueError, match=r"`texts\[1\]` .*___"):
         texting.filler().fill(["a ___", "a __ <mask>"])
     for count in (0, 1.5):
         with pytest.raises(ValueError, match="`top_k` must be a whole number"):
@@ -163,19 +162,18 @@ def test_texts_have_what_the_model_has_around_them():
 
 
 @torch.no_grad()
-def test_labels_of_texts(monkeypatch):
+def test_labels_of_texts():
     task = texting.classifier()
-    monkeypatch.setattr(batching.map_batches, "__defaults__", (8,))
-    found = task.classify(TEXTS)
+    found = task.classify(TEXTS, batch_tokens=8)
     for text, labels in zip(TEXTS, found, strict=True):
         ids = torch.tensor([task.tokenizer.encode(text)], dtype=torch.long)
         want = torch.softmax(task.model(Tokens(ids))[0], -1)
         assert [label.name for label in labels] == [LABELS[index] for index in want.argsort(descending=True).tolist()]
         assert [label.probability for label in labels] == pytest.approx(want.sort(descending=True).values.tolist())
     assert [label.name for label in task.classify(TEXTS[0])] == [label.name for label in found[0]]
-    with pytest.raises(ValueError, match=r"`model` must be .* a tagger"):
+    with pytest.raises(ValueError, match="a tagger"):
         texting.tagger().classify("the dog")
-    with pytest.raises(ValueError, match="`given` must be images, for a model of images, but is text"):
+    with pytest.raises(ValueError, match="reads images, but `given` is text"):
         texting.seer().classify("the dog")
 
 
@@ -212,7 +210,7 @@ def test_a_text_beyond_the_positions_is_cut_but_not_where_it_has_blanks():
     assert framed.encode_texts([long]) == [[2, *tokenizer.encode(long)[:10], 3]]
     config = texting.resized(texting.reading(texting.MaskedModelConfig), tokenizer)
     filler = make_task(texting.built(config), config, tokenizer=tokenizer)
-    with pytest.raises(ValueError, match=r"`texts` must be at most 12 tokens long, .* in text 1"):
+    with pytest.raises(ValueError, match=r"`texts\[1\]` must be at most 12 tokens long"):
         filler.fill(["___", long + "___"])
 
 

@@ -425,7 +425,7 @@ def test_nothing_is_made_where_nobody_watches(monkeypatch):
 
 def test_two_watches_an_exception_and_a_save(tmp_path):
     task = texting.classifier()
-    with pytest.raises(ValueError, match="`given`"), regard.watch(task) as outer:
+    with pytest.raises(ValueError, match="`given"), regard.watch(task) as outer:
         task.classify([task.classify(TEXTS[0]) and 1])
     with regard.watch(task) as outer, regard.watch(task) as inner:
         task.classify(TEXTS[0])

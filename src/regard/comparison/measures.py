@@ -238,7 +238,7 @@ def shown_sentence(pairs: TestPairs) -> int:
 def require_translator(task: Task, folder: Path) -> Translator:
     """The task; a ValueError if it does not translate."""
     if not isinstance(task, Translator):
-        raise ValueError(f"{folder}: Only translators are compared, but this is a {type(task).__name__}.")
+        raise ValueError(f"{folder}: Only translators can be compared, and this is a {type(task).__name__}.")
     return task
 
 

@@ -1,6 +1,6 @@
 """Synthetic tasks that need only memory, as endless streams of random sequences.
 
-    copy      ten symbols of eight, blanks, a marker: repeat the symbols. The first symbol is asked for `length` + 10
+    copy      ten symbols of eight, blanks, a marker: repeat the symbols. The first symbol is due `length` + 10
               tokens after it was read (Hochreiter & Schmidhuber 1997; in this form Arjovsky et al. 2016)
     recall    pairs of key and value, then some of the keys again between blanks: give the value of each (multi-query
               associative recall, Arora et al. 2023, which has other tokens where we have blanks)
@@ -35,8 +35,8 @@ class MemoryBatch(NamedTuple):
     inputs: Tensor
     """Ids (B, N), or numbers (B, N, features)."""
     targets: Tensor
-    """(B, N): ids or numbers; ignored where `asked` is False."""
-    asked: Tensor
+    """(B, N): ids or numbers; ignored where `loss_mask` is False."""
+    loss_mask: Tensor
     """(B, N): the tokens that count for the loss."""
     remembered: Tensor
     """(B, N): the tokens whose answer needs memory; they count for the accuracy."""
@@ -102,9 +102,9 @@ class MemoryTask(ABC):
 
     def score(self, outputs: Tensor, batch: MemoryBatch) -> MemoryScore:
         """The loss of outputs (B, N, V), and their accuracy."""
-        asked, wanted = outputs[batch.asked].float(), batch.targets[batch.asked]
+        logits, labels = outputs[batch.loss_mask].float(), batch.targets[batch.loss_mask]
         right = outputs[batch.remembered].argmax(-1) == batch.targets[batch.remembered]
-        return MemoryScore(F.cross_entropy(asked, wanted), right.float().mean())
+        return MemoryScore(F.cross_entropy(logits, labels), right.float().mean())
 
 
 class CopyTask(MemoryTask):
@@ -150,8 +150,8 @@ class CopyTask(MemoryTask):
 class RecallTask(MemoryTask):
     """Keys with their values, one pair for every 16 tokens; then each key once more, somewhere.
 
-    Who learns it begins with few pairs: with 64 at once, which is 1,024 tokens, attention had learned
-    next to nothing after 5,000 steps. Trainings that others publish mix lengths.
+    Training begins with few pairs: with 64 at once, which is 1,024 tokens, attention had learned almost nothing after
+    5,000 steps. Published trainings mix lengths.
     """
 
     name, measure, unit, shortest = "recall", "accuracy", "tokens of the sequence", 8
@@ -208,8 +208,8 @@ class RecallTask(MemoryTask):
         places_BP = 2 * pairs + _distinct_integers(rows, self.tokens - 2 * pairs, pairs, generator)
         inputs.scatter_(1, places_BP, 1 + keys_BP)
         targets = torch.zeros_like(inputs).scatter_(1, places_BP, values_BP)
-        asked = torch.zeros_like(inputs, dtype=torch.bool).scatter_(1, places_BP, True)
-        return MemoryBatch(inputs, targets, asked, asked)
+        loss_mask = torch.zeros_like(inputs, dtype=torch.bool).scatter_(1, places_BP, True)
+        return MemoryBatch(inputs, targets, loss_mask, loss_mask)
 
 
 class AddingTask(MemoryTask):
@@ -242,13 +242,14 @@ class AddingTask(MemoryTask):
             place = torch.randint(first, last, (rows, 1), generator=generator, device=device)
             marks.scatter_(1, place, 1.0)
         targets = (numbers * marks).sum(1, keepdim=True).expand(-1, self.length)
-        asked = torch.zeros_like(marks, dtype=torch.bool)
-        asked[:, -1] = True
-        return MemoryBatch(torch.stack([numbers, marks], -1), targets, asked, asked)
+        loss_mask = torch.zeros_like(marks, dtype=torch.bool)
+        loss_mask[:, -1] = True
+        return MemoryBatch(torch.stack([numbers, marks], -1), targets, loss_mask, loss_mask)
 
     def score(self, outputs: Tensor, batch: MemoryBatch) -> MemoryScore:
         """The mean squared error."""
-        return MemoryScore(F.mse_loss(outputs.squeeze(-1)[batch.asked].float(), batch.targets[batch.asked]), None)
+        numbers = outputs.squeeze(-1)[batch.loss_mask].float()
+        return MemoryScore(F.mse_loss(numbers, batch.targets[batch.loss_mask]), None)
 
 
 MEMORY_TASKS: dict[str, type[CopyTask] | type[RecallTask] | type[AddingTask]] = {

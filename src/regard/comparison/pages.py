@@ -10,13 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NewType
 
+from regard.checks import plural
 from regard.comparison.measures import FLOW_PARTS
 from regard.inspection import labels
 from regard.inspection.pictures.svg import LINE_COLOURS, ChartLine, lines_svg, svg_element
 
 Html = NewType("Html", str)
 MAX_TEXT = 2000
-"""A text is cut after this many characters."""
+"""A longer text is truncated to this many characters."""
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
 :root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--faint:#595959;--line:#d5d5d5;--tint:#f4f4f2;--link:#0b5394}
@@ -136,10 +137,10 @@ def road_page(found: ResultTable, maps: Mapping[str, str | None]) -> str:
     """The whole page.
 
     Args:
-        maps: the SVG of what each model looks at, by its name; None for one without attention.
+        maps: the attention map of each model as SVG, by its name; None for a model without attention.
     """
     models = found["models"]
-    return html_page("The same work, done in several ways", [
+    return html_page("Comparison of architectures", [
         _road_head(found), _road_scores(models, found["seeds"]), _road_lengths(models), _road_curves(models),
         _road_flows(models),
         _road_maps(found, maps), _road_methods(found)])
@@ -159,12 +160,11 @@ def format_bytes(count: int | None) -> str:
 def _road_head(found: ResultTable) -> Html:
     data, times = found["data"], found["seeds"]
     return Html("".join([
-        html_paragraph(f"{len(found['models'])} models learned from the same {data['train']:,} pairs "
-                       f"({data['name']}), cut by the same tokenizer. Each had the same budget: "
-                       f"{found['budget']['said']}. All were tested on the same {data['test']:,} pairs, which "
-                       "none of them learned from."),
-        html_paragraph(f"Each was trained {times} times, from different random numbers: ± is the standard deviation."
-                       if times > 1 else "Each was trained once: differences of a point or two may be chance.",
+        html_paragraph(f"{plural(len(found['models']), 'model')} trained on the same {data['train']:,} pairs "
+                       f"({data['name']}) with the same tokenizer. Budget of each: {found['budget']['said']}. All were "
+                       f"tested on the same {plural(data['test'], 'pair')}, which are not in the training data."),
+        html_paragraph(f"Each was trained with {times} seeds: ± is the standard deviation."
+                       if times > 1 else "Each was trained once, with one seed: small differences may be chance.",
                        "faint")]))
 
 
@@ -180,13 +180,13 @@ def _road_scores(models: Sequence[ResultTable], seeds: int) -> Html:
                      html_text("" if kept is None else f"{kept:.0%}"), html_text(f"{model['parameters']:,}"),
                      html_text(format_spread(model["tokens_per_second"], 0)), html_text(format_bytes(model["memory"])),
                      *([html_text(format_bytes(model["peak"]))] if peaks else [])])
-    head = ["model", "what it is", "", "BLEU", "chrF", "loss", "kept on long ones", "parameters", "tokens/s",
-            "step memory", *(["peak on the GPU"] if peaks else [])]
-    note = ("BLEU and chrF go up to 100. The loss is the mean of -log p of the words of the references. Kept on long "
-            "ones: the BLEU of the longest sentences as a share of that of the shortest. Tokens a second are target "
-            "tokens while learning, on the machine below. Step memory is counted: parameters, gradients, moments, "
-            "and what the backward pass keeps for 16 long sentences.")
-    return html_section("What came of it", html_table(head, rows, numbers=range(3, len(head)), said=(1,)),
+    head = ["model", "description", "", "BLEU", "chrF", "loss", "long/short BLEU", "parameters", "tokens/s",
+            "step memory", *(["peak GPU memory"] if peaks else [])]
+    note = ("BLEU and chrF go up to 100. The loss is the cross-entropy of the references in nats per token. Long/short "
+            "BLEU: the BLEU of the longest sentences divided by that of the shortest. Tokens/s: target tokens per "
+            "second in training, on the machine below. Step memory: parameters, gradients, Adam's moments, and the "
+            "activations that autograd saves for 16 long sentences.")
+    return html_section("Results", html_table(head, rows, numbers=range(3, len(head)), said=(1,)),
                         html_paragraph(note, "small faint"))
 
 
@@ -213,27 +213,27 @@ def _road_lengths(models: Sequence[ResultTable]) -> Html:
                                                                      for bucket in model["by_length"])]
             for number, model in enumerate(models)]
     return html_section(
-        "Short sentences and long ones",
-        html_paragraph("One context vector has the same room for a long sentence as for a short one. Attention looks "
-                       "at the source again for every word, so it has no such limit."),
-        html_figure(picture, f"Test pairs: {pairs}." + (" Lengths of very few pairs are not drawn." if drawn != names
-                                                        else "") + (" Bands go from the worst seed to the best." if
+        "BLEU by sentence length",
+        html_paragraph("A single context vector has a fixed size, however long the sentence is. Attention reads the "
+                       "encoder states again for every output token, so it has no such bottleneck."),
+        html_figure(picture, f"Test pairs: {pairs}." + (" Lengths with very few pairs are not drawn." if drawn != names
+                                                        else "") + (" Bands: from the worst to the best seed." if
                                                                     models[0]["bleu"]["deviation"] is not None
                                                                     else "")),
-        html_details("The numbers", html_table(["model", *names], rows, numbers=range(1, len(names) + 1),
-                                               caption="BLEU by the words of the source")))
+        html_details("As a table", html_table(["model", *names], rows, numbers=range(1, len(names) + 1),
+                                               caption="BLEU by the number of source words")))
 
 
 def _road_curves(models: Sequence[ResultTable]) -> Html:
     learned = [ChartLine(model["name"], model["curve"]["tokens"], model["curve"]["nll"]) for model in models]
     validated = [ChartLine(model["name"], model["curve"]["judged"], model["curve"]["judged_nll"]) for model in models]
     return html_section(
-        "How they learned",
-        html_row(html_figure(lines_svg(learned, x_label="target tokens learned from", y_label="loss of a token",
-                                       title="Loss while learning"), "While learning: what was just read."),
-                 html_figure(lines_svg(validated, x_label="step", y_label="loss of a token",
-                                       title="Loss on validation pairs"), "On the validation pairs.")),
-        html_paragraph("Curves are those of the first seed.", "small faint"))
+        "Training curves",
+        html_row(html_figure(lines_svg(learned, x_label="target tokens", y_label="loss (nats per token)",
+                                       title="Training loss"), "Training loss."),
+                 html_figure(lines_svg(validated, x_label="step", y_label="loss (nats per token)",
+                                       title="Validation loss"), "Validation loss.")),
+        html_paragraph("Curves of the first seed.", "small faint"))
 
 
 def _road_flows(models: Sequence[ResultTable]) -> Html:
@@ -241,21 +241,19 @@ def _road_flows(models: Sequence[ResultTable]) -> Html:
 
     def picture(which: str, title: str) -> str:
         return lines_svg([ChartLine(model["name"], places, model["flow"][which]) for model in models], log=True,
-                         x_label="place in the source: 0 is its first word, 1 its last",
+                         x_label="position in the source (0: first token, 1: last)",
                          y_label="share of the gradient", title=title)
 
     flow = models[0]["flow"]
     return html_section(
-        "How far gradients flow",
-        html_paragraph("How much of what a model writes depends on each word that it reads. 1 is the share that each "
-                       "would have if all counted alike. Where one vector must carry all, what was read first has "
-                       "to pass through every later step; attention is one step away from every word."),
-        html_row(html_figure(picture("all", "Gradient of all outputs by place in the source"),
-                             "Of everything that is written."),
-                 html_figure(picture("last", "Gradient of the last output by place in the source"),
-                             "Of the last output alone.")),
-        html_paragraph(f"On average over the {flow['sentences']} longest test sentences, of {flow['tokens']:.0f} "
-                       f"tokens.", "small faint"))
+        "Gradient flow to the source",
+        html_paragraph("How much the output depends on each source position: the norm of the gradient, relative to the "
+                       "mean over all positions (1: all positions count alike). With a single context vector, the "
+                       "gradient of an early token passes through every later step; with attention it takes one step."),
+        html_row(html_figure(picture("all", "Gradient of all outputs by source position"), "All outputs."),
+                 html_figure(picture("last", "Gradient of the last output by source position"), "Last output only.")),
+        html_paragraph(f"Mean over the {plural(flow['sentences'], 'longest test sentence')}, "
+                       f"{flow['tokens']:.0f} tokens on average.", "small faint"))
 
 
 def _road_maps(found: ResultTable, maps: Mapping[str, str | None]) -> Html:
@@ -263,16 +261,14 @@ def _road_maps(found: ResultTable, maps: Mapping[str, str | None]) -> Html:
     for number, model in enumerate(found["models"]):
         picture = maps.get(model["name"])
         shown = (html_scrollable(picture, f"attention of {model['name']}") if picture is not None else
-                 html_paragraph("It has no attention: there is nothing to see.", "faint"))
+                 html_paragraph("This model has no attention.", "faint"))
         parts.append(Html(f"<div><h3>{html_swatch(number)}{html_text(model['name'])}</h3>{shown}"
-                          f'<p class="small">It writes: <q>{html_text(model["translation"])}</q></p></div>'))
+                          f'<p class="small">Translation: <q>{html_text(model["translation"])}</q></p></div>'))
     return html_section(
-        "Where they look",
+        "Attention",
         html_facts([("source", sentence["source"]), ("reference", sentence["reference"])]),
-        html_paragraph("Rows are the words of the reference, columns those of the source: where each model looks "
-                       "when it is about to write the word. Of several layers and heads the one is shown that "
-                       "matches words best.",
-                       "small faint"),
+        html_paragraph("Attention (rows: words of the reference, columns: words of the source). Of all layers and "
+                       "heads, the one that aligns words best is shown.", "small faint"),
         html_row(*parts))
 
 
@@ -280,15 +276,15 @@ def _road_methods(found: ResultTable) -> Html:
     data, machine = found["data"], found["machine"]
     first = found["models"][0]
     rows = [("budget", found["budget"]["said"]), ("seeds", str(found["seeds"])),
-            ("search", "greedy" if found["beams"] == 1 else f"beam of {found['beams']}"),
+            ("search", "greedy" if found["beams"] == 1 else f"beam search, {found['beams']} beams"),
             ("pairs", f"{data['train']:,} for training, {data['validation']:,} for validation, "
                       f"{data['test']:,} for testing"),
             ("tokenizer", f"sha256 {data['tokenizer']}"), ("data", data["name"]),
-            ("machine", f"{machine['device']}, {machine['threads']} threads"), ("regard", found["regard"]),
+            ("machine", f"{machine['device']}, {plural(machine['threads'], 'thread')}"), ("regard", found["regard"]),
             ("BLEU", first["signatures"]["bleu"]), ("chrF", first["signatures"]["chrf"])]
     rows += [(model["name"], f"{model['recipe']}: {model['steps']:,} steps, {model['tokens']:,} target tokens, "
               f"{model['seconds']['mean']:,.0f} s") for model in found["models"]]
-    return html_section("How it was done", html_facts(rows))
+    return html_section("Setup", html_facts(rows))
 
 
 SHOWN_SENTENCES = 100
@@ -309,11 +305,11 @@ def describe_difference(found: ResultTable, score: str) -> str:
     one, (first, second) = found["difference"][score], (model["name"] for model in found["models"])
     name = {"bleu": "BLEU", "chrf": "chrF"}[score]
     if one["difference"] == 0:
-        return f"{name} is the same."
+        return f"Both models have the same {name}."
     better, worse = (second, first) if one["difference"] > 0 else (first, second)
     if one["p"] < SIGNIFICANCE:
         return f"{better} is better than {worse} by {abs(one['difference']):.2f} {name} (p = {one['p']:.3f})."
-    return (f"{better} has {abs(one['difference']):.2f} more {name} than {worse}, which may well be chance "
+    return (f"{better} has {abs(one['difference']):.2f} more {name} than {worse}, which is not significant "
             f"(p = {one['p']:.3f}).")
 
 
@@ -330,14 +326,14 @@ def _pair_scores(found: ResultTable) -> Html:
               html_text(f"{one['low']:+.2f} to {one['high']:+.2f}"),
               html_text(f"{one['p']:.3f}")] for name, one in
              (("BLEU", found["difference"]["bleu"]), ("chrF", found["difference"]["chrf"]))]
-    note = (f"The test of {found['pairs']:,} pairs was drawn again {found['draws']:,} times, the same sentences for "
-            "both models (paired bootstrap). 95 of 100 differences lie in the range. p is how often so large a "
-            "difference would be drawn if there were none.")
+    note = (f"Paired bootstrap: the {plural(found['pairs'], 'test pair')} resampled {found['draws']:,} times, the same "
+            "pairs for both models. p: the probability of a difference at least as large if both models were equally "
+            "good.")
     return html_section(
-        "Scores", html_table(["model", "BLEU", "chrF", "loss", "parameters", "without an end"], rows,
+        "Scores", html_table(["model", "BLEU", "chrF", "loss", "parameters", "truncated"], rows,
                              numbers=range(1, 6)),
-        html_table(["score", "second less first", "range", "p"], apart, numbers=range(1, 4),
-                   caption="The difference"), html_paragraph(note, "small faint"))
+        html_table(["score", "second − first", "95% interval", "p"], apart, numbers=range(1, 4),
+                   caption="Difference"), html_paragraph(note, "small faint"))
 
 
 def _pair_lengths(models: Sequence[ResultTable]) -> Html:
@@ -360,14 +356,15 @@ def _pair_sentences(found: ResultTable) -> Html:
     for name, some in ((second, better), (first, worse)):
         shown = some[:SHOWN_SENTENCES]
         count = f"{len(shown):,} of {len(some):,}" if len(shown) < len(some) else f"{len(some):,}"
-        parts.append(Html(f"<h3>{html_text(name)} is better: {count} sentences</h3>"))
+        noun = "sentence" if len(some) == 1 else "sentences"
+        parts.append(Html(f"<h3>{html_text(name)} is better: {count} {noun}</h3>"))
         if shown:
             parts.append(html_table(["chrF", "source", "reference", first, second],
                                     [_sentence_row(one) for one in shown],
-                                    numbers=(0,), said=range(1, 5), caption=f"where {name} is better, most first"))
-    same = f"{found['same']:,} of {found['pairs']:,} translations are the same in both, letter by letter."
+                                    numbers=(0,), said=range(1, 5), caption=f"{name} is better, best first"))
+    same = f"{found['same']:,} of {found['pairs']:,} translations are identical in both."
     return html_section("Sentence by sentence", html_paragraph(
-        f"Sorted by how much the chrF of a sentence differs. {same}"), *parts)
+        f"Sorted by the difference in sentence chrF. {same}"), *parts)
 
 
 def _sentence_row(one: Mapping[str, Any]) -> list[Html]:
@@ -378,9 +375,9 @@ def _sentence_row(one: Mapping[str, Any]) -> list[Html]:
 
 def _pair_methods(found: ResultTable) -> Html:
     signatures = found["models"][0]["signatures"]
-    return html_section("How it was done", html_facts([
-        ("search", "greedy" if found["beams"] == 1 else f"beam of {found['beams']}"), ("regard", found["regard"]),
-        ("BLEU", signatures["bleu"]), ("chrF", signatures["chrf"])]))
+    return html_section("Setup", html_facts([
+        ("search", "greedy" if found["beams"] == 1 else f"beam search, {found['beams']} beams"),
+        ("regard", found["regard"]), ("BLEU", signatures["bleu"]), ("chrF", signatures["chrf"])]))
 
 
 MIN_BUCKET_PAIRS = 5

@@ -108,12 +108,12 @@ class ComparisonData:
         found = {name: paths.file_digests(getattr(self, name)) for name in ("data", "validation", "test")}
         return {**found, **{name: getattr(self, name) for name in ("source", "target", "format")}}
 
-    def written(self, folder: Path) -> SplitFiles:
-        """Write the three split files into this folder."""
+    def written(self, folder: Path, note: Callable[[str], None] = lambda text: None) -> SplitFiles:
+        """Write the three split files into this folder; `note` is called with what to tell about the data."""
         if not self.data:
             return splits.split_phrasebook(folder)
         return splits.split_data(self.data, folder, validation=self.validation, test=self.test, source=self.source,
-                                 target=self.target, format=self.format)
+                                 target=self.target, format=self.format, note=note)
 
     def name(self) -> str:
         """The name of the data in the report."""
@@ -125,7 +125,7 @@ def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path
     place = places.claim_folder(folder, {"data": data.identity(), **setting.identity()})
     files = SplitFiles.at(place.data)
     if not all(path.exists() for path in files):
-        files = data.written(place.data)
+        files = data.written(place.data, reporter.note)
     results = run_comparison(setting, place, files, reporter)
     found = summarize_runs(setting, results, _describe_setup(setting, data, files, results))
     place.write(places.RESULTS_FILE, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -14,7 +14,6 @@ models will see; those for minutes are predicted by a few timed steps whose resu
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +24,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from regard.checks import plural
 from regard.comparison.measures import ModelMeasures, measure_model
 from regard.comparison.settings import ComparisonSettings, RoadStep, match_parameters, steps_for_amount
 from regard.comparison.splits import SplitFiles, read_pairs
-from regard.storage.filesystem import FolderError
+from regard.storage.filesystem import FolderError, write_file
 from regard.tokens import IGNORED_LABEL
 from regard.training import logging, resolution
 from regard.training.checkpoints import CheckpointManager
@@ -71,38 +71,33 @@ class ComparisonFolder:
         """Write a file completely or not at all, over an existing one."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.part")
-        with aside.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        write_file(path, text.encode("utf-8", "backslashreplace"))
         return path
 
     def _measures(self, name: str, seed: int) -> Path:
         return self.folder / RUNS_FOLDER / f"{name}-{seed}.json"
 
 
-def claim_folder(folder: Path, asked: Mapping[str, Any]) -> ComparisonFolder:
+def claim_folder(folder: Path, request: Mapping[str, Any]) -> ComparisonFolder:
     """Create the folder of a comparison, or open it if the same comparison was requested before."""
-    place, plan = ComparisonFolder(folder), {"format": PLAN_FORMAT, **json.loads(json.dumps(asked))}
+    place, plan = ComparisonFolder(folder), {"format": PLAN_FORMAT, **json.loads(json.dumps(request))}
     if folder.exists() and not folder.is_dir():
-        raise FolderError(f"{folder}: This is a file. Choose another name.")
+        raise FolderError(f"{folder}: This is a file, not a folder. Choose another folder with -o.")
     if not folder.exists() or not any(folder.iterdir()):
         folder.mkdir(parents=True, exist_ok=True)
         place.write(PLAN_FILE, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
         return place
     if not (folder / PLAN_FILE).is_file():
-        raise FolderError(f"{folder}: The folder is not empty and has no comparison. Choose another one with -o.")
+        raise FolderError(f"{folder}: The folder is not empty and has no comparison. Choose another folder with -o.")
     there = _read_object(folder / PLAN_FILE)
     if there.get("format") != PLAN_FORMAT:
-        raise FolderError(f"{folder / PLAN_FILE}: Not the plan of a comparison. Choose another folder with -o.")
+        raise FolderError(f"{folder / PLAN_FILE}: This is not the plan of a comparison. Choose another folder with -o.")
     different = [f"  {key}: {json.dumps(there.get(key), ensure_ascii=False)} is stored, "
                  f"{json.dumps(plan.get(key), ensure_ascii=False)} is requested"
                  for key in dict.fromkeys((*there, *plan)) if there.get(key) != plan.get(key)]
     if different:
         raise FolderError("\n".join([f"{folder}: The folder has another comparison.", *different,
-                                     "Request the same, or choose another folder with -o."]))
+                                     "Repeat the same request, or choose another folder with -o."]))
     return place
 
 
@@ -154,15 +149,15 @@ def training_request(setting: ComparisonSettings, step: RoadStep, files: SplitFi
                      steps: int | None = None, seed: int = 1, resume: bool = False) -> TrainingRequest:
     """The training request for one model."""
     return TrainingRequest(task=TASK, data=(str(files.train),), validation=(str(files.validation),), output=output,
-                           recipe=setting.recipe(step), resume=resume, device=setting.device,
+                           recipe=setting.recipe(step), resume=resume, device=setting.device, adapt_threads=False,
                            changes={**setting.changes_of(step, steps), **changes, "training.seed": seed})
 
 
 def _prepare_run(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, place: Path) -> PreparedTraining:
-    asked = training_request(setting, step, files, place / "trial", {})
+    request = training_request(setting, step, files, place / "trial", {})
     plan = TASKS[TASK]()
     name = _device_name(setting)
-    return prepare(asked, plan, resolution.requested_config(asked, plan),
+    return prepare(request, plan, resolution.requested_config(request, plan),
                    resolution.device_properties(torch.device(name)), lambda event: None)
 
 
@@ -248,7 +243,8 @@ def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitF
     for number, (step, seed) in enumerate(todo, 1):
         known = place.finished(step.name, seed)
         if known is None:
-            reporter.note(f"{number} of {len(todo)}: {step.name}, seed {seed}, {allowed[step.name].steps:,} steps")
+            steps = plural(allowed[step.name].steps, "step")
+            reporter.note(f"{number} of {len(todo)}: {step.name}, seed {seed}, {steps}")
             peak = _train_run(setting, step, seed, place, files, allowed[step.name], reporter)
             found = measure_model(place.model(step.name, seed), tested, beams=setting.beams,
                                   device=_device_name(setting), peak=peak)
@@ -291,12 +287,12 @@ def _train_run(setting: ComparisonSettings, step: RoadStep, seed: int, place: Co
     begun = _has_checkpoint(folder)
     if not begun and folder.exists():
         shutil.rmtree(folder)  # killed before its first checkpoint; the folder belongs to the comparison
-    asked = training_request(setting, step, files, folder, allowed.changes, steps=allowed.steps, seed=seed,
-                             resume=begun)
+    request = training_request(setting, step, files, folder, allowed.changes, steps=allowed.steps, seed=seed,
+                               resume=begun)
     cuda = _device_name(setting).startswith("cuda")
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    outcome = train(asked, reporter.loggers())
+    outcome = train(request, reporter.loggers())
     if not outcome.finished:
         raise InterruptedTraining(f"{folder}: The training was interrupted. The same command resumes it.")
     return torch.cuda.max_memory_allocated() if cuda else None

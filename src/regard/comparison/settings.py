@@ -95,7 +95,7 @@ class ComparisonBudget:
         return ComparisonBudget(minutes=found.get("minutes"), **whole)
 
     def describe(self) -> str:
-        """The budget in words."""
+        """The budget as a phrase for people."""
         parts = [f"{self.tokens:,} target tokens"] if self.tokens is not None else []
         parts += [f"about {self.minutes:g} minutes of training"] if self.minutes is not None else []
         parts += [f"about {self.parameters:,} parameters"] if self.parameters is not None else []
@@ -129,7 +129,7 @@ def match_parameters(given: ModelConfig, parameters: int) -> dict[str, Any]:
             best = off, changes
     if best is None:
         raise checks.wrong("budget",
-                           f"parameters that a model of some width from {TRIED_WIDTHS[0]} to {TRIED_WIDTHS[-1]} has",
+                           f"a number of parameters that some width from {TRIED_WIDTHS[0]} to {TRIED_WIDTHS[-1]} gives",
                            f"{parameters:,}")
     return {f"model.{key}": value for key, value in best[1].items()}
 

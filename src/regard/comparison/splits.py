@@ -8,15 +8,16 @@ Pairs with the same source are all in one file, in any order of the data. This m
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.checks import plural
 from regard.data import phrasebook
 from regard.data.filters import FilterConfig, filter_pairs
 from regard.data.sources import formats
 from regard.data.sources.text import DataError
+from regard.storage.filesystem import write_file
 
 SPLIT_NAMES = ("train", "validation", "test")
 HELD_OUT_FRACTION, MAX_HELD_OUT = 0.05, 1000
@@ -52,23 +53,31 @@ class SplitFiles(NamedTuple):
 
 
 def split_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = (), test: Sequence[str] = (),
-               source: str | None = None, target: str | None = None, format: str | None = None) -> SplitFiles:
-    """Filter the pairs of these files as for training, and hold out validation and test pairs that are not given."""
-    def read(paths: Sequence[str]) -> Iterator[TextPair]:
-        pairs = formats.read_pairs(paths, source=source, target=target, format=format)
-        return ((pair.source, pair.target) for pair in filter_pairs(pairs, FilterConfig()))
+               source: str | None = None, target: str | None = None, format: str | None = None,
+               note: Callable[[str], None] = lambda text: None) -> SplitFiles:
+    """Filter the pairs of these files as for training, and hold out validation and test pairs that are not given.
 
-    given = {name: [*read(paths)] for name, paths in (("validation", validation), ("test", test)) if paths}
+    Args:
+        note: called with what the user should know about how the files were read.
+    """
+    def read(paths: Sequence[str]) -> list[TextPair]:
+        pairs = formats.read_pairs(paths, source=source, target=target, format=format)
+        kept = [(pair.source, pair.target) for pair in filter_pairs(pairs, FilterConfig())]
+        for text in pairs.log.notes:
+            note(text)
+        return kept
+
+    given = {name: read(paths) for name, paths in (("validation", validation), ("test", test)) if paths}
     for name, pairs in given.items():
         if not pairs:
             raise DataError(f"{', '.join(validation if name == 'validation' else test)}: No pair passes the filters.")
-    all_pairs = [*read(data)]
+    all_pairs = read(data)
     tested = {pair[0] for pair in given.get("test", ())}
     all_pairs = [pair for pair in all_pairs if pair[0] not in tested]
     found = _hold_out(all_pairs, [name for name in SPLIT_NAMES[1:] if name not in given])
     if len(found["train"]) < MIN_TRAINING_PAIRS:
-        raise DataError(f"{', '.join(data)}: A comparison needs at least {MIN_TRAINING_PAIRS} pairs to learn from, and "
-                        f"{len(found['train'])} are left.")
+        raise DataError(f"{', '.join(data)}: A comparison needs at least {MIN_TRAINING_PAIRS:,} training pairs, but "
+                        f"only {plural(len(found['train']), 'pair')} remain after filtering and splitting.")
     return _write_splits(place, {**found, **given})
 
 
@@ -100,7 +109,7 @@ def _hold_out(pairs: Sequence[TextPair], wanted: Sequence[str]) -> dict[str, lis
         found[next((name for name, limit in zip(wanted, limits, strict=True) if own < limit), "train")].append(pair)
     for name in wanted:
         if not found[name]:
-            raise DataError(f"{len(pairs)} pairs are too few to hold some out for {name}. Give --{name}.")
+            raise DataError(f"{plural(len(pairs), 'pair')}: too few to hold out a {name} set. Give one with --{name}.")
     return found
 
 
@@ -112,10 +121,7 @@ def _write_splits(place: Path, parts: Mapping[str, Iterable[TextPair]]) -> Split
     place.mkdir(parents=True, exist_ok=True)
     files = SplitFiles.at(place)
     for name, path in zip(SPLIT_NAMES, files, strict=True):
-        aside = path.with_suffix(".part")  # a killed command leaves no half of a file that looks like a whole one
-        with aside.open("w", encoding="utf-8", newline="\n") as out:
-            out.writelines(_jsonl_lines(parts[name]))
-        os.replace(aside, path)
+        write_file(path, "".join(_jsonl_lines(parts[name])).encode())
     return files
 
 

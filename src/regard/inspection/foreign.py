@@ -1,6 +1,6 @@
 """Record attention that is not regard's: PyTorch's own modules, and models that call PyTorch's functions.
 
-    torch.nn.MultiheadAttention       its inputs are kept, and projected when a record is asked for
+    torch.nn.MultiheadAttention       its inputs are kept, and projected when a record is requested
     scaled_dot_product_attention      queries, keys and masks, in any module that calls it (Hugging Face: "sdpa")
     softmax of (B, H, n, N)           the weights themselves, where a module computes them (Hugging Face: "eager")
 
@@ -85,7 +85,7 @@ class _MultiheadHook:
             yield
         finally:
             handle.remove()
-            # PyTorch 2.13 leaves this entry behind, and would call the next hook of this id with keywords.
+            # PyTorch 2.13 does not remove this entry, and would call the next hook of this id with keywords.
             torch_modules._global_forward_hooks_with_kwargs.pop(handle.id, None)
 
     def after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

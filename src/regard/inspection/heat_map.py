@@ -49,7 +49,7 @@ class SupportsToList(Protocol):
 
 def heat_map(weights: Sequence[Sequence[float]] | SupportsToList, rows: Sequence[str], columns: Sequence[str], *,
              width: int = 80, shades: str = SHADES) -> list[str]:
-    """The weights (rows, columns) as lines of at most `width` terminal columns.
+    """Draw weights as a heat map of characters, in lines of at most `width` terminal columns.
 
     Args:
         weights: a row for each output word, with a weight for each input word.
@@ -64,7 +64,7 @@ def heat_map(weights: Sequence[Sequence[float]] | SupportsToList, rows: Sequence
         raise checks.wrong("shades", "two characters or more, each one column wide", repr(shades))
     numbers = _as_lists(weights, len(rows), len(columns))
     if not rows or not columns:
-        return [f"nothing to show: {len(rows)} rows, {len(columns)} columns"[:width]]
+        return [f"no weights: {checks.plural(len(rows), 'row')}, {checks.plural(len(columns), 'column')}"[:width]]
     text = _TerminalText(shades.isascii())
     down, across = [text.clusters(word) for word in rows], [text.clusters(word) for word in columns]
     layout = _choose_layout(down, across, width)

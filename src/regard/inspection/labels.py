@@ -69,7 +69,7 @@ def describe_label_step(rows: int, columns: int, size: int, limit: int) -> list[
     """A note on how many words are labelled, if not all are."""
     steps = {"row": label_step(rows, limit, size), "column": label_step(columns, limit, size)}
     parts = [f"one {what} in {step}" for what, step in steps.items() if step > 1]
-    return [f"{' and '.join(parts)} {'are' if len(parts) > 1 else 'is'} named"] if parts else []
+    return [f"{' and '.join(parts)} {'are' if len(parts) > 1 else 'is'} labelled"] if parts else []
 
 
 def display_width(text: str) -> int:

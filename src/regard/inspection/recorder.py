@@ -29,7 +29,7 @@ from regard.attention.layer import Attention, BasicAttention, SelfAttention
 from regard.attention.look import Listener, Look, Tap
 from regard.attention.mask import BoolMask, Causal, Mask, Padding, as_mask
 from regard.attention.mask_cache import CachedMask
-from regard.attention.score import Additive, Bilinear, ScoreLike
+from regard.attention.score import Additive, Bilinear, ScoreLike, SoftcappedScore, as_score
 from regard.inspection.records import AttentionRecord, WeightMatrix, is_distance_mask
 from regard.models.encoder_decoder import Decoder
 from regard.models.seq2seq import RecurrentDecoder
@@ -181,7 +181,7 @@ class Recorder:
         self.runs.setdefault(name, []).append(WeightMatrix(matrix.given.clone()) if fits else None)
 
     def add_deferred(self, name: str, inputs: Mapping[str, Any], make: Callable[[dict[str, Any]], Look]) -> None:
-        """Keep the inputs of a module, from which `make` computes a look when it is asked for."""
+        """Keep the inputs of a module, from which `make` computes a look when it is requested."""
         tensors = {id(one): one for one in inputs.values() if isinstance(one, Tensor)}
         size = sum(map(_nbytes, tensors.values()))
         runs = self.runs.setdefault(name, [])
@@ -254,6 +254,8 @@ class Recorder:
 
     def _copy_score(self, score: ScoreLike) -> ScoreLike:
         """The score with copies of its parameters."""
+        if isinstance(score, SoftcappedScore):
+            return SoftcappedScore(as_score(self._copy_score(score.score)), score.cap)
         if isinstance(score, Additive):
             bias = None if score.bias is None else self.copy_parameter(score.bias)
             return Additive(self.copy_parameter(score.weight), bias)
@@ -261,7 +263,7 @@ class Recorder:
 
 
 class DeferredLook:
-    """The inputs of a module, from which its look is computed when it is asked for."""
+    """The inputs of a module, from which its look is computed when it is requested."""
 
     def __init__(self, inputs: dict[str, Any], make: Callable[[dict[str, Any]], Look]) -> None:
         self._inputs, self._make = inputs, make

@@ -1,6 +1,6 @@
 """Attention records, and parts of them: one sequence of a batch without padding, or one head.
 
-A record is a `Look`, which has queries and keys and computes weights when they are asked for, or a `WeightMatrix` of
+A record is a `Look`, which has queries and keys and computes weights on demand, or a `WeightMatrix` of
 weights that are given; both answer the same questions.
 
     sequence_record(record, 1)    (B, H, n, N) -> (H, n, N), only the tokens that are not padding
@@ -21,7 +21,7 @@ from torch import Tensor
 from regard import checks
 from regard.attention.look import Look, Peaks, row_indices
 from regard.attention.mask import AndMask, BoolMask, Causal, Mask, Packed, Padding, Placed, Window, as_mask
-from regard.attention.score import Additive, Bilinear, Dot, Score, as_score
+from regard.attention.score import Additive, Bilinear, Dot, Score, SoftcappedScore, as_score
 from regard.position.bias import Bias
 
 ROWS_COMPARED = 1024
@@ -205,7 +205,7 @@ def _check_index(record: AttentionRecord, index: int) -> int:
     """The number of a sequence, from 0 on; a ValueError if there is no such sequence."""
     sizes = record_shape(record)
     if len(sizes) > 4:
-        raise checks.wrong("record", "one of (batch, heads, queries, keys)", f"of shape {sizes}")
+        raise checks.wrong("record", "a record of shape (batch, heads, queries, keys)", f"one of shape {sizes}")
     packed = _packed_mask(record) if isinstance(record, Look) else None
     count = len(packed.query_lengths) if packed is not None else 1 if len(sizes) < 4 else sizes[0]
     if isinstance(index, bool) or not isinstance(index, int) or not -count <= index < count:
@@ -309,9 +309,9 @@ def _packed_segment(look: Look, packed: Packed, index: int) -> Look:
     first_query, first_key = sum(query_lengths[:index]), sum(key_lengths[:index])
     mask = None if look.mask is None else _without_lengths(as_mask(look.mask))
     if mask is not None and not is_distance_mask(mask):
-        raise checks.wrong("row", "0 where packed sequences have a mask that is a tensor", index)
+        raise checks.wrong("row", "0 for packed sequences with a mask that is a tensor", index)
     if isinstance(look.bias, Tensor):
-        raise checks.wrong("row", "0 where packed sequences have a bias that is a tensor", index)
+        raise checks.wrong("row", "0 for packed sequences with a bias that is a tensor", index)
     row = _batch_row(replace(look, mask=None), 0)
     return replace(row, query=row.query[..., first_query:first_query + query_lengths[index], :],
                    key=row.key[..., first_key:first_key + key_lengths[index], :], mask=mask)
@@ -332,6 +332,9 @@ def _without_lengths(mask: Mask) -> Mask | None:
 
 
 def _head_score(score: Score, head: int) -> Score | None:
+    if isinstance(score, SoftcappedScore):
+        inner = _head_score(score.score, head)
+        return None if inner is None else SoftcappedScore(inner, score.cap)
     if isinstance(score, Dot):
         return score
     if isinstance(score, Additive):

@@ -44,7 +44,11 @@ _SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Sides, the attentions between them in the order in which the model computes them, and the output."""
+    """The attention of a model on one input, with its tokens and its search: what the page shows and a file stores.
+
+    `sides` are the sequences of tokens, `attentions` the attention layers between them in the order in which the model
+    computes them.
+    """
 
     sides: Mapping[str, TraceSide]
     attentions: tuple[TracedAttention, ...] = ()
@@ -58,6 +62,12 @@ class Trace:
         found = [ConfigProblem(path, "", f": {sentence}") for path, sentence in _trace_problems(self)]
         if found:
             raise ValueError(str(TomlDocument({}, "trace").error(found)))
+
+    def __repr__(self) -> str:
+        sides = ", ".join(f"{name} of {checks.plural(len(side.tokens), 'token')}" for name, side in self.sides.items())
+        title = f"{self.title[:57]}…" if len(self.title) > 60 else self.title
+        return (f"Trace({f'{title!r}, ' if title else ''}{checks.plural(len(self.attentions), 'attention')}; "
+                f"{sides})")
 
     def _repr_html_(self) -> str:
         """The selected map, for a notebook."""
@@ -84,8 +94,8 @@ class Trace:
         stored = read_header(path)
         found_format = stored.metadata.get("format")
         if found_format != FORMAT:
-            got = "a file without it" if found_format is None else f"of the format {found_format!r:.80}"
-            raise checks.wrong(name, f'a trace, whose metadata has format = "{FORMAT}"', got)
+            got = "has none" if found_format is None else f"has {found_format!r:.80}"
+            raise ValueError(f'{name}: not a trace: its metadata must have the format "{FORMAT}", but {got}.')
         parts = trace_format.load_header(stored.metadata.get("trace", ""), name)
         entries = parts.pop("attentions")
         problems = trace_format.tensor_problems(entries, stored.tensors)
@@ -105,13 +115,13 @@ def _trace_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
     """What does not fit together: the key, and why."""
     yield from _text_problems(trace)
     if not trace.sides:
-        yield ("sides",), "expected at least one side, but there is none"
+        yield ("sides",), "expected at least one side, but there are none"
     for name, side in trace.sides.items():
         yield from _side_problems(("sides", name), side)
     names = set[str]()
     for number, one in enumerate(trace.attentions):
         if one.name in names:
-            yield ("attentions", number, "name"), f"there are two of the name {quote(one.name)}"
+            yield ("attentions", number, "name"), f"two attentions have the name {quote(one.name)}"
         names.add(one.name)
         yield from _attention_problems(("attentions", number), one, trace.sides)
     if trace.written is not None:
@@ -140,9 +150,9 @@ def _text_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
 def _side_problems(path: KeyPath, side: TraceSide) -> Iterator[tuple[KeyPath, str]]:
     count = len(side.tokens)
     if not count:
-        yield (*path, "tokens"), "expected at least one token, but there is none"
+        yield (*path, "tokens"), "expected at least one token, but there are none"
     if side.words and side.text is None:
-        yield (*path, "words"), "expected a text that they are in, but there is none"
+        yield (*path, "words"), "expected a text that contains the words, but there is none"
     length = len(side.text or "")
     for number, word in enumerate(side.words):
         if not 0 <= word.start <= word.end <= length:
@@ -171,7 +181,7 @@ def _attention_problems(path: KeyPath, one: TracedAttention,
         yield path, f"expected weights of heads × rows × columns, but they are {sizes}"
         return
     if not sizes[0]:
-        yield path, "expected at least one head, but there is none"
+        yield path, "expected at least one head, but there are none"
     for key, name, count, what in (("queries", one.queries, sizes[1], "rows"), ("keys", one.keys, sizes[2], "columns")):
         if name not in sides:
             near = checks.nearest(name, sides)

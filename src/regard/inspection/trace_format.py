@@ -322,12 +322,12 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         twice = next(key for at, (key, _) in enumerate(pairs) if key in {other for other, _ in pairs[:at]})
-        raise ValueError(f"the key {twice!r:.60} is there twice")
+        raise ValueError(f"the key {twice!r:.60} occurs twice")
     return table
 
 
 def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 class TabulatedBias(Bias):
@@ -359,6 +359,8 @@ def record_tensors(record: AttentionRecord, name: str) -> tuple[dict[str, Any], 
         return {}, {"weights": record.weights()}
     mask_entry, mask = _mask_tensor(problem, name)
     query, key = (part if part.dim() > 2 else part.unsqueeze(0) for part in (problem.query, problem.key))
+    if isinstance(problem.score, Dot) and SCORES[score_name] is not problem.score:
+        query = query * problem.score.scale(query.shape[-1])  # the scale of a user: as the score itself multiplies
     tensors = {"query": query.expand(problem.leading[-1], -1, -1), "key": key, **parameters, **mask,
                **_bias_tensor(problem, name)}
     return {"score": score_name, "normalize": normalizer, "mask": mask_entry}, tensors
@@ -467,7 +469,8 @@ def _score_tensors(problem: AttentionProblem) -> tuple[str | None, dict[str, Ten
     """The name of the score (None for a custom one), and its parameters for each head."""
     heads = problem.leading[-1]
     if isinstance(problem.score, Dot):
-        return (problem.score.name if SCORES.get(problem.score.name) is problem.score else None), {}
+        name = next((name for name, score in SCORES.items() if score is problem.score), None)
+        return name or "dot", {}  # with another scale it is the dot product of scaled queries
     if isinstance(problem.score, Additive):
         own = {"weight": problem.score.weight, "score_bias": problem.score.bias}
         return "additive", {part: one.detach().expand(heads, -1) for part, one in own.items() if one is not None}
@@ -519,5 +522,5 @@ def _bias_tensor(problem: AttentionProblem, name: str) -> dict[str, Tensor]:
 
 def _check_size(name: str, what: str, problem: AttentionProblem) -> None:
     if problem.n_pairs > MAX_MATRIX_ENTRIES:
-        raise ValueError(f'"{name}" cannot be written: its {what} would be a matrix of {problem.n_pairs:,} numbers, '
-                         f"more than {MAX_MATRIX_ENTRIES:,}. Masks, scores and normalisers of regard are small.")
+        raise ValueError(f'"{name}" cannot be stored: its {what} would be a matrix of {problem.n_pairs:,} numbers, '
+                         f"more than {MAX_MATRIX_ENTRIES:,}. Masks, scores and normalisers of regard need no matrix.")

@@ -9,8 +9,8 @@
     records.trace(), records.save(path)   everything for one sequence, as a trace or as a file
 
 Every attention layer of regard has a tap that hands out projected queries and keys, whichever backend computes. The
-recorder keeps them up to a limit, and weights are computed only when they are asked for. For a task (a translator, ...)
-only its inputs and outputs are kept; they run through the model once more when a record is asked for, so that a search
+recorder keeps them up to a limit, and weights are computed only when they are requested. For a task (a translator, ...)
+only its inputs and outputs are kept; they run through the model once more when a record is requested, so that a search
 runs at full speed. A model without layers of regard is watched through `foreign`. Compiled code, replayed CUDA graphs
 and code inside torch.func cannot be watched.
 
@@ -71,6 +71,18 @@ def watch(model: "nn.Module | ObservedTask", limit: str | int = DEFAULT_LIMIT) -
             `torch.nn.MultiheadAttention` or calls `scaled_dot_product_attention`, such as a Hugging Face model.
         limit: the number of bytes of queries and keys to keep: "2GiB", "500MB", or a number. What exceeds it is not
             kept, and a warning says so.
+
+    Yields:
+        The `AttentionRecords`: `names()` lists the attention layers, and `records[name]` is the `Look` of one.
+
+    Example:
+        import torch
+        import regard
+
+        model = regard.build("transformer-tiny", source_vocab_size=100, target_vocab_size=100).eval()
+        with regard.watch(model) as records:
+            model(regard.Tokens.of([[5, 6, 7, 8]]), regard.Tokens.of([[0, 9, 10]]))
+        assert records["decoder.0.cross"].weights().shape == (1, 4, 3, 4)       # sequences, heads, queries, keys
     """
     byte_limit = parse_bytes(limit)
     if isinstance(model, nn.Module):
@@ -127,6 +139,10 @@ class CallRecords(Mapping[str, AttentionRecord]):
 
     def __init__(self, source: "AttentionRecords", run_numbers: Mapping[str, int], call: int) -> None:
         self._source, self._run_numbers, self._call = source, run_numbers, call
+
+    def __repr__(self) -> str:
+        names = [*self._run_numbers]
+        return f"CallRecords({', '.join(names[:4])}{f', … ({len(names)})' if len(names) > 4 else ''})"
 
     def __getitem__(self, name: str) -> AttentionRecord:
         if name not in self._run_numbers:
@@ -188,6 +204,9 @@ class CallList(Sequence[CallRecords]):
     def __len__(self) -> int:
         return self._source.call_count()
 
+    def __repr__(self) -> str:
+        return f"CallList({checks.plural(len(self), 'call')})"
+
     @overload
     def __getitem__(self, index: int) -> CallRecords: ...
     @overload
@@ -197,7 +216,7 @@ class CallList(Sequence[CallRecords]):
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
-            raise IndexError(f"There were {len(self)} calls, so there is no call {index}. "
+            raise IndexError(f"There is no call {index}: {checks.plural(len(self), 'call')} recorded. "
                              f"{'' if len(self) else self._source.why_empty()}".rstrip())
         number = index % len(self)
         ran = [name for name in self._source.modules if self._source.run_count(name) > number]
@@ -271,7 +290,8 @@ class AttentionRecords(ABC):
     def __repr__(self) -> str:
         names = self.names()
         shown = ", ".join(names[:4]) + (f", … ({len(names)})" if len(names) > 4 else "")
-        return f"{type(self).__name__}({self.call_count()} calls of {shown})" if names else f"{type(self).__name__}()"
+        calls = f"{checks.plural(self.call_count(), 'call')} of {shown}" if names else ""
+        return f"{type(self).__name__}({calls})"
 
 
 class ModelRecords(AttentionRecords):
@@ -301,8 +321,8 @@ class ModelRecords(AttentionRecords):
             names = ", ".join(f'"{name}" ({count} of {self.run_count(name)})'
                               for name, count in list(lost.items())[:6])
             more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
-            message = f"watch keeps at most {self.recorder.limit:,} bytes, so these runs were not kept: {names}{more}."
-            warnings.warn(f"{message} Give a larger limit, or fewer tokens.", RuntimeWarning, stacklevel=4)
+            message = f"watch keeps at most {self.recorder.limit:,} bytes, so these runs were lost: {names}{more}."
+            warnings.warn(f"{message} Pass a larger `limit`, or fewer tokens.", RuntimeWarning, stacklevel=4)
 
     def call_count(self) -> int:
         """The number of runs of the attention that ran most often."""
@@ -316,8 +336,8 @@ class ModelRecords(AttentionRecords):
         """The record of this run."""
         record = self.recorder.record(name, call)
         if record is None:
-            raise NotRecordedError(f'Run {call} of "{name}" was not kept: it exceeds the limit of '
-                                   f"{self.recorder.limit:,} bytes. Give a larger limit to watch.")
+            raise NotRecordedError(f'Run {call} of "{name}" was not recorded: it exceeds the limit of '
+                                   f"{self.recorder.limit:,} bytes. Pass a larger `limit` to watch.")
         return record
 
     def info(self, call: int) -> SequenceInfo:
@@ -348,14 +368,14 @@ Observer = Callable[[Replay], None]
 
 
 class ObservedTask(Protocol):
-    """A task: it has a model, and tells its observers what it ran."""
+    """A task: it has a model, and passes its observers a replay of what it ran."""
 
     model: nn.Module
     observers: list[Observer]
 
 
 class TaskRecords(AttentionRecords):
-    """The records of a task: each call is a replay, which runs when one of its records is asked for.
+    """The records of a task: each call is a replay, which runs when one of its records is requested.
 
     It runs with the model as it is then. Replays whose records fit into the limit together stay in memory.
     """
@@ -383,8 +403,8 @@ class TaskRecords(AttentionRecords):
             del self._recorders[next(iter(self._recorders))]
         record = recorder.record(name, -1) if name in recorder.runs else None
         if record is None:
-            raise NotRecordedError(f'"{name}" was not kept: this text alone exceeds the limit of {self.limit:,} bytes. '
-                                   "Give a larger limit to watch.")
+            raise NotRecordedError(f'"{name}" was not recorded: this text alone exceeds the limit of {self.limit:,} '
+                                   "bytes. Pass a larger `limit` to watch.")
         return sequence_record(record, 0, self_attention=self.modules[name].kind == SELF)
 
     def info(self, call: int) -> SequenceInfo:
@@ -432,7 +452,7 @@ def make_trace(records: Mapping[str, AttentionRecord], modules: Mapping[str, Att
     for name in tokens:
         if name not in used:
             remedy = checks.nearest(name, used) or f"There are: {', '.join(sorted(used))}."
-            raise checks.wrong(name, "a side of some attention", "unknown", remedy)
+            raise ValueError(f'`tokens` has the side "{name}", which no attention of this call has. {remedy}')
     return Trace(sides, tuple(attentions), info.title if title is None else title, model, info.generated,
                  _alignment_pointer(info.alignment, attentions), info.search)
 
@@ -440,7 +460,7 @@ def make_trace(records: Mapping[str, AttentionRecord], modules: Mapping[str, Att
 def _check_not_compiled(modules: Iterable[nn.Module]) -> None:
     for module in modules:
         if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
-            raise checks.wrong("model", "one that is not compiled", "compiled by torch.compile",
+            raise checks.wrong("model", "a model that is not compiled", "compiled by torch.compile",
                                "Watch and run the original module: it computes the same.")
 
 

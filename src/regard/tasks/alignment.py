@@ -17,6 +17,8 @@ links with gold links. This module knows words and weights; it does not know mod
 Legend: n, N tokens of translation and source; m, M their words.
 """
 
+import hashlib
+import html
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -34,6 +36,7 @@ SHARE_SMOOTHING = 0.05
 """Makes all shares of a source word small if its total attention is below about this."""
 MIN_LINK_SHARE = 0.2
 """The share that a link needs."""
+HIGHLIGHT_STYLE = "background:#ffd54a;color:#000;border-radius:3px"
 EPSILON = 1e-9
 """The smallest divisor."""
 MAX_OFFSET, MAX_ROUNDS = 2, 10
@@ -90,6 +93,18 @@ class Alignment(NamedTuple):
         return cls(tuple(text[start:end] for start, end in sources),
                    tuple(translation[start:end] for start, end in targets), weights, sources, targets, rounds)
 
+    def __repr__(self) -> str:
+        sides = " → ".join(repr(f"{words[:57]}…" if len(words) > 60 else words) for words in
+                           (" ".join(self.source), " ".join(self.target)))
+        links = self.pharaoh()
+        return f"Alignment({sides}, links {f'{links[:77]}…' if len(links) > 80 else links or 'none'})"
+
+    def _repr_html_(self) -> str:
+        """The weights as a heat map, for a notebook."""
+        from regard.inspection.pictures.svg import heat_svg
+
+        return heat_svg(self.weights, self.target, self.source, title="attention between words")
+
     @property
     def links(self) -> tuple[Link, ...]:
         """The linked words in the order of the source. A word without a clear counterpart has no link."""
@@ -106,6 +121,37 @@ class Alignment(NamedTuple):
         words = {name: [{"text": text, "start": span.start, "end": span.end} for text, span in zip(*side, strict=True)]
                  for name, side in sides.items()}
         return {**words, "links": [link._asdict() for link in self.links]}
+
+
+def alignment_html(alignment: Alignment) -> str:
+    """Source and translation, for a notebook: a word under the pointer highlights the words that it is linked to.
+
+    Texts are escaped, and there is no script: the style sheet has a rule for each word.
+    """
+    sides = {"s": alignment.source, "t": alignment.target}
+    spans = {"s": alignment.source_spans, "t": alignment.target_spans}
+    partners = {(side, number): list[tuple[int, float]]() for side, words in sides.items()
+                for number in range(len(words))}
+    for link in alignment.links:
+        partners["s", link.source].append((link.target, link.weight))
+        partners["t", link.target].append((link.source, link.weight))
+    name = "regard-" + hashlib.sha256(repr(alignment[:2]).encode("utf-8", "replace")).hexdigest()[:12]
+    rules, lines = list[str](), list[str]()
+    for side, words in sides.items():
+        other = "t" if side == "s" else "s"
+        line = ""
+        for number, word in enumerate(words):
+            linked = partners[side, number]
+            tip = ", ".join(f"{sides[other][place]} {weight:.2f}" for place, weight in linked) or "no link"
+            joined = number == 0 or (spans[side] and spans[side][number - 1].end == spans[side][number].start)
+            line += f'{"" if joined else " "}<span class="{side}{number}" title="{html.escape(tip)}">'
+            line += f"{html.escape(word)}</span>"
+            targets = ", ".join(f".{name}:has(.{side}{number}:hover) .{other}{place}" for place, _ in linked)
+            if targets:
+                rules.append(f"{targets} {{ {HIGHLIGHT_STYLE} }}")
+        lines.append(f'<div dir="auto">{line}</div>')
+    rules.append(f".{name} span:hover {{ {HIGHLIGHT_STYLE} }}")
+    return f'<div class="{name}" style="line-height:1.7"><style>{" ".join(rules)}</style>{"".join(lines)}</div>'
 
 
 def find_links(weights: Tensor, rounds: int = 1) -> set[tuple[int, int]]:

@@ -27,23 +27,33 @@ class Label(NamedTuple):
     name: str
     probability: float
 
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Label({self.name!r}, {self.probability:.4g})"
+
 
 class Classifier(EncoderTask):
     """A model that assigns labels: to images, to texts, or to every token of a text."""
 
     @overload
-    def classify(self, given: str) -> list[Label]: ...  # type: ignore[overload-overlap]
+    def classify(self, given: str, *, batch_tokens: int | None = None  # type: ignore[overload-overlap]
+                 ) -> list[Label]: ...
     @overload
-    def classify(self, given: Sequence[str] | Tensor) -> list[list[Label]]: ...
-    def classify(self, given: str | Sequence[str] | Tensor) -> list[Label] | list[list[Label]]:
+    def classify(self, given: Sequence[str] | Tensor, *, batch_tokens: int | None = None) -> list[list[Label]]: ...
+    def classify(self, given: str | Sequence[str] | Tensor, *,
+                 batch_tokens: int | None = None) -> list[Label] | list[list[Label]]:
         """The labels of a text, the most probable first; or of each of several texts or images.
 
-        Images are (B, C, H, W), bytes from 0 to 255 or scaled as `regard.data.images` does. A text beyond the positions
-        of the model is truncated, as in training.
+        `classifier(given)` is the same. Images are (B, C, H, W), bytes from 0 to 255 or scaled as `regard.data.images`
+        does. A text beyond the positions of the model is truncated, as in training.
+
+        Args:
+            batch_tokens: the number of tokens of a batch of texts, padding included.
         """
         if isinstance(self.model, Tagger):
-            raise checks.wrong("model", "one that labels whole texts", "a tagger",
-                               "label_ids(...) gives the labels of tokens.")
+            raise ValueError("This model is a tagger: it labels tokens, not whole texts. Use label_ids(...).")
         if isinstance(given, Tensor):
             from regard.data.images import scale_pixels
 
@@ -56,12 +66,14 @@ class Classifier(EncoderTask):
             self._check_reads_text("given")
             texts = as_texts("given", given)
             rows = self.encode_texts(texts)
-            found = map_batches(rows, [*map(len, rows)], self._probabilities)
+            found = map_batches(rows, [*map(len, rows)], self._probabilities, batch_tokens)
             self._notify_sequences(rows, texts)
         names = self.label_names()
         results = [[Label(names[index], value) for value, index in zip(*(part.tolist() for part in one.sort(
             descending=True, stable=True)), strict=True)] for one in found]
         return results[0] if isinstance(given, str) else results
+
+    __call__ = classify
 
     def label_ids(self, rows: Ids) -> list[Tensor]:
         """The label probabilities of each row, (labels,); from a tagger of each token, (N, labels)."""
@@ -85,7 +97,7 @@ class Classifier(EncoderTask):
     @torch.inference_mode()
     def _image_probabilities(self, images: Tensor) -> Tensor:
         if not isinstance(self.model, ImageClassifier):
-            raise checks.wrong("images", "ids, for a model of sequences", "images", "label_ids(...) takes them.")
+            raise ValueError("This model reads text, not images. Use classify(texts) or label_ids(rows).")
         self.check_eval_mode()
         if not isinstance(images, Tensor) or not images.is_floating_point():
             got = f"of {images.dtype}" if isinstance(images, Tensor) else checks.kind(images)[0]
@@ -108,22 +120,30 @@ class Classifier(EncoderTask):
 
     def _check_reads_text(self, argument: str) -> None:
         if isinstance(self.model, ImageClassifier):
-            raise checks.wrong(argument, "images, for a model of images", "ids" if argument == "rows" else "text",
-                               "label_images(...) takes them.")
+            raise ValueError(f"This model reads images, but `{argument}` is {'ids' if argument == 'rows' else 'text'}. "
+                             "Use classify(images) or label_images(images).")
 
 
 class Embedder(EncoderTask):
     """An encoder that computes a vector for a text."""
 
-    def embed(self, texts: str | Sequence[str]) -> Tensor:
-        """A vector of length 1 for each text, (texts, D). Their dot products are cosines."""
+    def embed(self, texts: str | Sequence[str], *, batch_tokens: int | None = None) -> Tensor:
+        """A vector of length 1 for each text, (texts, D). Their dot products are cosines.
+
+        `embedder(texts)` is the same.
+
+        Args:
+            batch_tokens: the number of tokens of a batch, padding included.
+        """
         given = as_texts("texts", texts)
         rows = self.encode_texts(given)
         if not rows:
             return next(self.model.parameters()).new_zeros(0, self.config.width)
-        found = torch.stack(map_batches(rows, [*map(len, rows)], lambda some: [*self._vectors(some)]))
+        found = torch.stack(map_batches(rows, [*map(len, rows)], lambda some: [*self._vectors(some)], batch_tokens))
         self._notify_sequences(rows, given)
         return found
+
+    __call__ = embed
 
     def embed_ids(self, rows: Ids) -> Tensor:
         """The mean state of each row, scaled to length 1, (rows, D). Their dot products are cosines."""

@@ -38,11 +38,11 @@ from regard.tasks.task import (
     TextTask,
     as_texts,
     check_lengths,
+    element_name,
     ids_without_token,
     map_batches,
     max_positions,
     one_or_many,
-    text_suffix,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ MAX_PARTIAL_BYTES = 3
 REPLACEMENT_CHARACTER = "\ufffd"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Completion(GeneratedText):
     """The continuation of a prompt: `prompt + text` is the whole text."""
 
@@ -80,35 +80,42 @@ class Completer(TextTask):
     def complete(self, prompts: Sequence[str], *, max_length: int = DEFAULT_MAX_LENGTH, beams: int = 1,
                  nbest: int = 1, length_penalty: str | float | LengthPenalty = "none", num_beam_groups: int = 1,
                  diversity_penalty: float = 0.5, min_length: int = 0,
-                 no_repeat_ngram_size: int | None = None) -> list[Completion]:
+                 no_repeat_ngram_size: int | None = None, batch_tokens: int | None = None) -> list[Completion]:
         """Complete a prompt, or each of several in their order, by beam search; one beam is greedy search.
+
+        `completer(prompts)` is the same. One prompt gives one `Completion`, whose `str` is the generated text; a list
+        gives a list.
 
         Args:
             max_length: the maximum number of generated tokens; fewer if the model has fewer positions.
             min_length: the minimum number of generated tokens.
             no_repeat_ngram_size: no n-gram of this size is generated twice; the prompt does not count.
             beams, nbest, length_penalty, num_beam_groups, diversity_penalty: as for `Translator.translate`.
+            batch_tokens: the number of tokens of a batch, prompts and generated text together.
         """
         return self.search(prompts, Beam(
             beams=beams, nbest=nbest, length_penalty=length_penalty, num_beam_groups=num_beam_groups,
             diversity_penalty=diversity_penalty, max_length=max_length, min_length=min_length,
-            no_repeat_ngram_size=no_repeat_ngram_size))
+            no_repeat_ngram_size=no_repeat_ngram_size), batch_tokens=batch_tokens)
+
+    __call__ = complete
 
     @one_or_many
     @checks.renamed_arguments(**RENAMED)
     def sample(self, prompts: Sequence[str], *, num_samples: int = 1, temperature: float = 1.0,
                top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, seed: int = 0,
                max_length: int = DEFAULT_MAX_LENGTH, min_length: int = 0,
-               no_repeat_ngram_size: int | None = None) -> list[Completion]:
+               no_repeat_ngram_size: int | None = None, batch_tokens: int | None = None) -> list[Completion]:
         """Random completions of each prompt; the first sample has the others as alternatives.
 
         Args:
             num_samples, temperature, top_k, top_p, min_p, seed: as for `Translator.sample`.
-            max_length, min_length, no_repeat_ngram_size: as for `complete`.
+            max_length, min_length, no_repeat_ngram_size, batch_tokens: as for `complete`.
         """
         return self.search(prompts, Sampling(
             num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-            max_length=max_length, min_length=min_length, no_repeat_ngram_size=no_repeat_ngram_size))
+            max_length=max_length, min_length=min_length, no_repeat_ngram_size=no_repeat_ngram_size),
+            batch_tokens=batch_tokens)
 
     def stream(self, prompt: str, strategy: DecodingStrategy | None = None) -> Iterator[str]:
         """Complete a prompt, and yield the text in pieces, each as soon as later tokens cannot change it.
@@ -116,28 +123,34 @@ class Completer(TextTask):
         Args:
             strategy: a `Sampling` of one sample, or a greedy `Beam`, the default.
         """
+        row, ids = self.stream_ids(prompt, strategy)
+        return stream_text(self.text_tokenizer(), row, ids)
+
+    def stream_ids(self, prompt: str, strategy: DecodingStrategy | None = None) -> tuple[list[int], Iterator[int]]:
+        """The ids of a prompt, and those of its completion as they are generated; the arguments are those of `stream`.
+        """
         strategy = GREEDY if strategy is None else strategy
         self.check_stream(strategy)
         if not isinstance(prompt, str):
             raise checks.wrong("prompt", "a text", *checks.kind(prompt))
-        (row,), tokenizer = self._encode_prompts([prompt]), self.text_tokenizer()
+        (row,) = self._encode_prompts([prompt])
         (max_length,) = self._max_lengths([row], strategy)
         self.check_eval_mode()
         choose = (TokenSampler(strategy.filters, seed_tensor(strategy.seeds([row]), self.device))
                   if isinstance(strategy, Sampling) else most_probable)
-        ids = stream(self.model, row, choose, end=self.special.end, max_length=max_length,  # type: ignore[arg-type]
-                     min_length=min(strategy.min_length, max_length),
-                     constraints=[*self._constraints(), *strategy.constraints()])
-        return stream_text(tokenizer, row, ids)
+        return row, stream(self.model, row, choose, end=self.special.end,  # type: ignore[arg-type]
+                           max_length=max_length, min_length=min(strategy.min_length, max_length),
+                           constraints=[*self._constraints(), *strategy.constraints()])
 
     def check_stream(self, strategy: DecodingStrategy) -> None:
         """Refuse a strategy that revises tokens until the end."""
         if isinstance(strategy, Beam) and strategy.is_greedy:
             return
         if not isinstance(strategy, Sampling) or strategy.num_samples > 1:
-            raise checks.wrong("strategy", "one sample or greedy search, for a stream", strategy)
+            raise checks.wrong("strategy", "a Sampling of one sample or a greedy Beam, for a stream", strategy)
 
-    def search(self, prompts: Sequence[str], strategy: DecodingStrategy) -> list[Completion]:
+    def search(self, prompts: Sequence[str], strategy: DecodingStrategy, *,
+               batch_tokens: int | None = None) -> list[Completion]:
         """Complete each prompt by a `Beam` or a `Sampling`, in their order."""
         if not isinstance(strategy, DecodingStrategy):
             raise checks.wrong("strategy", "a Beam, or a Sampling", *checks.kind(strategy))
@@ -149,7 +162,8 @@ class Completer(TextTask):
             some = [rows[number] for number in numbers]
             hypotheses = map_batches(
                 some, [(len(row) + length) * strategy.rows_per_text for row in some],
-                lambda rows, length=length: self._hypotheses(rows, strategy, length))  # type: ignore[misc]
+                lambda rows, length=length: self._hypotheses(rows, strategy, length),  # type: ignore[misc]
+                batch_tokens)
             for number, nbest in zip(numbers, hypotheses, strict=True):
                 results[number] = with_alternatives([_make_completion(tokenizer, rows[number], one) for one in nbest])
         ordered = [results[number] for number in range(len(rows))]
@@ -185,10 +199,14 @@ class Completer(TextTask):
         rows = [[*first, *ids] for ids in self.text_tokenizer().encode_batch(prompts)]
         for number, row in enumerate(rows):
             if not row:
-                raise checks.wrong("prompts", "texts that are not empty",
-                                   f"{prompts[number]!r:.80}{text_suffix(number, prompts)}", "Give at least one word.")
+                raise checks.wrong(element_name("prompts", number, prompts), "a text that is not empty",
+                                   f"{prompts[number]!r:.80}", "Give at least one word.")
         check_lengths("prompts", rows, max_positions(self.model.decoder))
         return rows
+
+    def max_context(self) -> int | None:
+        """The number of positions of the model, for prompt and completion together; None if it is unlimited."""
+        return max_positions(self.model.decoder)
 
     def _max_lengths(self, rows: Ids, strategy: DecodingStrategy) -> list[int]:
         """How many tokens may follow each prompt."""

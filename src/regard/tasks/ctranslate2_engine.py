@@ -32,7 +32,7 @@ from regard.storage import folder as folders
 from regard.tasks import export as exporting
 from regard.tasks.load import load
 from regard.tasks.search import Beam, DecodingStrategy, with_alternatives
-from regard.tasks.task import as_texts, check_lengths, text_suffix
+from regard.tasks.task import as_texts, check_lengths, element_name
 from regard.tasks.translator import (
     EXTRA_LENGTH,
     LENGTH_FACTOR,
@@ -80,7 +80,7 @@ class CTranslate2Engine(TranslatorMixin):
         record = _read_record(Path(folder))
         self.tokenizer, self.special = translator.pair_tokenizer(), translator.special
         self.names = exporting.vocabulary_names(translator)
-        self.positions = ctranslate2.max_positions(translator.config)
+        self.positions = ctranslate2.max_positions(translator.config) or ctranslate2.DEFAULT_POSITIONS
         self.ids = {name: id_ for id_, name in enumerate(self.names.target)}
         self.forbidden = [[self.names.target[id_]] for id_ in exporting.find_stop_tokens(translator).forbidden]
         self.threads = whole_number("threads", threads, 1) if threads is not None else _core_count()
@@ -91,7 +91,7 @@ class CTranslate2Engine(TranslatorMixin):
             str(folder), device=device, compute_type=compute, inter_threads=self.threads, intra_threads=1)
 
     def _search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-                glossary: GlossaryLike | None = None) -> list[Translation]:
+                glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
         self.check_search(strategy, glossary=glossary)
         assert isinstance(strategy, Beam)
         texts = as_texts("texts", texts)
@@ -101,12 +101,13 @@ class CTranslate2Engine(TranslatorMixin):
         limits = {number: self._max_length(len(sources[number]), strategy) for number, text in enumerate(texts)
                   if not is_blank(text)}
         for number, limit in limits.items():
-            check_prefix_length(prefixes[number], limit, text_suffix(number, texts))
+            check_prefix_length(prefixes[number], limit,
+                                element_name("prefix", number, [] if isinstance(prefix, str) else prefix))
         rows = {number: EngineRow(sources[number], prefixes[number], limit + 1) for number, limit in limits.items()}
-        found = self._translate_rows(rows, strategy)
+        found = self._translate_rows(rows, strategy, batch_tokens)
         long = {number: row._replace(limit=row.limit - 1) for number, row in rows.items()
                 if any(len(one.ids) > limits[number] for one in found[number])}
-        for number, shorter in self._translate_rows(long, strategy).items():
+        for number, shorter in self._translate_rows(long, strategy, batch_tokens).items():
             found[number] = _mark_ended(shorter, found[number])
         blank = Translation("", 0.0, (), False)
         return [with_alternatives(found[number]) if number in found else blank for number in range(len(texts))]
@@ -119,7 +120,8 @@ class CTranslate2Engine(TranslatorMixin):
         """Refuse `mbr`."""
         refuse_mbr()
 
-    def _translate_rows(self, rows: Mapping[int, EngineRow], strategy: Beam) -> dict[int, list[Translation]]:
+    def _translate_rows(self, rows: Mapping[int, EngineRow], strategy: Beam,
+                        batch_tokens: int | None) -> dict[int, list[Translation]]:
         """The translations of rows, by their numbers, the best first."""
         groups = defaultdict[int, list[int]](list)
         for number, row in rows.items():
@@ -129,7 +131,9 @@ class CTranslate2Engine(TranslatorMixin):
                    "length_penalty": LENGTH_PENALTIES[str(strategy.length_penalty)],
                    "no_repeat_ngram_size": strategy.no_repeat_ngram_size or 0}
         # All groups are submitted before the first result is awaited: the longest first, so that no thread ends late.
-        submitted = [(numbers, self._submit([rows[number] for number in numbers], limit, options))
+        tokens = self.batch_tokens[strategy.beams > 1] if batch_tokens is None else whole_number(
+            "batch_tokens", batch_tokens, 1)
+        submitted = [(numbers, self._submit([rows[number] for number in numbers], limit, tokens, options))
                      for limit, numbers in sorted(groups.items(), reverse=True)]
         return {number: self._translations(one.result(), len(rows[number].prefix), strategy)
                 for numbers, results in submitted for number, one in zip(numbers, results, strict=True)}
@@ -141,11 +145,11 @@ class CTranslate2Engine(TranslatorMixin):
         rounded = -(-source_length // LENGTH_STEP) * LENGTH_STEP
         return min(max(LENGTH_FACTOR * rounded + EXTRA_LENGTH, strategy.min_length), self.positions - 1)
 
-    def _submit(self, rows: Sequence[EngineRow], limit: int, options: dict[str, Any]) -> list[Any]:
+    def _submit(self, rows: Sequence[EngineRow], limit: int, tokens: int, options: dict[str, Any]) -> list[Any]:
         """Futures of the translations of rows, of at most `limit` tokens, the end token included."""
         names = self.names.source
         prefixes = [[self.names.target[id_] for id_ in row.prefix] for row in rows]
-        size = _batch_size(rows, self.batch_tokens[options["beam_size"] > 1], self.threads)
+        size = _batch_size(rows, tokens, self.threads)
         return self.inner.translate_batch(
             [[names[id_] for id_ in row.source] for row in rows], prefixes if any(prefixes) else None,
             max_batch_size=size, batch_type="examples", asynchronous=True, max_input_length=0,
@@ -178,18 +182,19 @@ def open_ctranslate2(model: str | os.PathLike[str], export: str | os.PathLike[st
     """
     translator = load(model)
     if not isinstance(translator, Translator):
-        raise checks.wrong(str(model), "a translator", f"a {type(translator).__name__}")
+        raise ValueError(f"{model}: the engine for CTranslate2 needs a translator, but this is a "
+                         f"{type(translator).__name__}.")
     identity = exporting.model_identity(model)
     if export is not None:
         if _read_record(Path(export)).get("model") != identity:
-            raise ValueError(f"{export} is not an export of {model}, or the model was changed since. Make a new one: "
-                             f"regard export {model} --to ctranslate2 -o FOLDER.")
+            raise ValueError(f"{export} is not an export of {model}, or the model has changed since. Export it again: "
+                             f"regard export {model} --to ctranslate2 -o FOLDER")
         return CTranslate2Engine(translator, export, threads=threads, device=device)
     folder = Path(model) / EXPORT_FOLDER
     known = _read_record(folder) if folder.exists() else {}
     if (known.get("model"), known.get("quantization")) != (identity, quantization):
         ctranslate2.check_supported(translator.config)  # before the message that an export begins
-        report(f"Making an export for CTranslate2 ({quantization}) in {folder}, once.")
+        report(f"Exporting the model to CTranslate2 ({quantization}) in {folder}, once.")
         exporting.export(translator, "ctranslate2", folder, quantization=quantization, origin=identity)
     return CTranslate2Engine(translator, folder, threads=threads, device=device)
 
@@ -197,20 +202,20 @@ def open_ctranslate2(model: str | os.PathLike[str], export: str | os.PathLike[st
 def check_search(strategy: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
     """Refuse what CTranslate2 cannot do, or does differently, for any model."""
     if not isinstance(strategy, Beam):
-        raise _unsupported("sampling", "its samples depend on the other texts of a batch")
+        raise _unsupported("sampling", "in CTranslate2, a sample depends on the other texts of the batch")
     if glossary is not None:
-        raise _unsupported("glossary", "its search cannot enforce terms")
+        raise _unsupported("glossary", "the search of CTranslate2 cannot enforce terms")
     if strategy.coverage_penalty is not None:
-        raise _unsupported("coverage_penalty", "it computes it differently")
+        raise _unsupported("coverage_penalty", "CTranslate2 computes it differently")
     if strategy.num_beam_groups > 1:
-        raise _unsupported("num_beam_groups", "it has no diverse beam search")
+        raise _unsupported("num_beam_groups", "CTranslate2 has no diverse beam search")
     if strategy.length_penalty not in LENGTH_PENALTIES:
-        raise checks.wrong("length_penalty", '"none" or "mean", for CTranslate2', repr(strategy.length_penalty))
+        raise checks.wrong("length_penalty", '"none" or "mean" with CTranslate2', repr(strategy.length_penalty))
 
 
 def refuse_mbr() -> None:
     """Refuse minimum Bayes risk, which needs the probabilities of an n-best list."""
-    raise _unsupported("mbr", "it returns no probabilities of an n-best list, and does not sample")
+    raise _unsupported("mbr", "CTranslate2 returns no probabilities of an n-best list")
 
 
 def _batch_size(rows: Sequence[EngineRow], tokens: int, threads: int) -> int:
@@ -224,24 +229,25 @@ def _batch_size(rows: Sequence[EngineRow], tokens: int, threads: int) -> int:
 
 
 def _mark_ended(found: Sequence[Translation], longer: Sequence[Translation]) -> list[Translation]:
-    """Translations of the maximum length, of which those are not truncated that ended in a longer search."""
+    """Translations of the maximum length; those that ended in a longer search are not marked as truncated."""
     ended = {one.ids: one for one in longer if not one.cut}
     return sorted((ended.get(one.ids, one) for one in found), key=lambda one: -one.score)
 
 
 def _core_count() -> int:
-    """The number of cores that this process may use; not every system tells."""
+    """The number of cores that this process may use, or that the machine has where the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _unsupported(option: str, why: str) -> ValueError:
-    return checks.wrong(option, "left out, for CTranslate2", "given",
-                        f"{why[0].upper()}{why[1:]}. The engine torch supports it.")
+    """The error for an option that CTranslate2 does not support; the caller raises it."""
+    return checks.wrong(option, "left out with CTranslate2", "given",
+                        f"{why[0].upper()}{why[1:]}. The engine \"torch\" supports it.")
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
     """The export.json of an export for CTranslate2; a FolderError if the folder is damaged."""
     record: dict[str, Any] = json.loads(folders.load(folder, lambda saved: saved.read_text(exporting.RECORD_FILE)))
     if record["target"] != "ctranslate2":
-        raise ValueError(f"{folder} is an export for {record['target']}, not for CTranslate2.")
+        raise ValueError(f"{folder}: this is an export for {record['target']}, not for CTranslate2.")
     return record

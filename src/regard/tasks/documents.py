@@ -17,7 +17,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -25,9 +25,9 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 
 from regard._version import __version__
 from regard.data.sources import formats
-from regard.data.sources.text import DataError, InputFile, Location, TextLine, printable
+from regard.data.sources.text import DataError, InputFile, Location, ReadLog, TextLine, printable
 from regard.storage import folder as folders
-from regard.storage.filesystem import fsync
+from regard.storage.filesystem import file_in_errors, fsync
 
 BLOCK_SIZE = 512
 """Entries that are translated together; at most these are lost when the process is killed."""
@@ -81,6 +81,8 @@ class TextDocument:
     source: str | None = None
     target: str | None = None
     entries: str = "all"
+    log: ReadLog = field(default_factory=ReadLog, compare=False)
+    """Notes for the user about how the file was read."""
 
     @property
     def kind(self) -> str:
@@ -89,7 +91,7 @@ class TextDocument:
 
     def lines(self) -> Iterator[TextLine]:
         """The texts to be translated."""
-        return formats.read_sources(self.path, **self._options())
+        return formats.read_sources(self.path, **self._options(), log=self.log)
 
     def stream(self, work: TranslateBlock, watcher: ProgressWatcher, *, block: int = BLOCK_SIZE) -> Iterator[str]:
         """The targets one by one; a failed one is empty."""
@@ -127,7 +129,8 @@ class TextDocument:
         """The number of entries. Problems with the files are found here, before hours of work."""
         file = InputFile(self.path)
         if file.single_pass:
-            raise DataError(f"{file.name}: It can be read only once, but is needed twice. Save it to a file first.")
+            raise DataError(f"{file.name}: Translating a file reads it twice, but this can be read only once. Save it "
+                            "to a file first.")
         if os.path.exists(output) and os.path.samefile(self.path, output):
             raise DataError(f"{printable(output)}: The output is the input. Choose another name.")
         if os.path.isdir(output):
@@ -203,7 +206,7 @@ class Journal:
         """Whether the output already has its name: then only `finish` is left to do."""
         if output.exists() and not self.folder.exists():
             raise already_exists(output)
-        with ExitStack() as on_error:
+        with file_in_errors(self.folder / ENTRIES_FILE), ExitStack() as on_error:
             self._file = on_error.enter_context(self._open())
             self._lock()
             self._resume({WORK_KEY: dict(settings)}, block)
@@ -214,7 +217,8 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self._file.close()
+        with file_in_errors(self.folder / ENTRIES_FILE):  # what is not yet written is written now
+            self._file.close()
 
     def add(self, entries: Sequence[str | None]) -> None:
         """Store finished entries, None for a failed one."""
@@ -321,19 +325,20 @@ class Journal:
             raise self._damaged() from error
 
     def _damaged(self) -> DataError:
-        return DataError(f"{printable(str(self.folder / ENTRIES_FILE))} is damaged, or of another program. Remove "
-                         f"{printable(str(self.folder))} to start again.")
+        return DataError(f"{printable(str(self.folder / ENTRIES_FILE))} is damaged, or was written by another program. "
+                         f"Remove {printable(str(self.folder))} to start again.")
 
     def _write(self, text: str) -> None:
-        self._file.write(text.encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with file_in_errors(self.folder / ENTRIES_FILE):
+            self._file.write(text.encode())
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
 
 def already_exists(output: Path) -> DataError:
     """The error for an output that would be overwritten; the caller raises it."""
-    return DataError(f"{printable(str(output))}: It exists already, and is not overwritten. Choose another name, or "
-                     "remove it.")
+    return DataError(f"{printable(str(output))}: The file exists already and is not overwritten. Choose another name, "
+                     "or remove it.")
 
 
 def _sha256(path: Path) -> str:

@@ -77,25 +77,27 @@ class ClassificationEvaluation:
 
 
 def evaluate_translator(task: Translator, pairs: Sequence[tuple[str, str]], *, beams: int = 5, lowercase: bool = False,
-                        tokenize: str = "13a") -> TranslationEvaluation:
+                        tokenize: str = "13a", batch_tokens: int | None = None) -> TranslationEvaluation:
     """Translate the sources of pairs (source, target), and score the translations against the targets.
 
     Args:
         beams: the beam size; several beams have the length penalty "mean".
         lowercase, tokenize: as for `bleu`.
+        batch_tokens: the number of tokens of a batch, padding included; less needs less memory.
     """
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     check_counts(pairs=sources)
-    translations = task.translate(sources, beams=beams, length_penalty="mean" if beams > 1 else "none")
+    translations = task.translate(sources, beams=beams, length_penalty="mean" if beams > 1 else "none",
+                                  batch_tokens=batch_tokens)
     hypotheses = [one.text for one in translations]
     scores = corpus_scores(hypotheses, targets, lowercase=lowercase, tokenize=tokenize)
     buckets = scores_by_length(sources, hypotheses, targets, lowercase=lowercase, tokenize=tokenize)
-    loss = translation_loss(task, zip(sources, targets, strict=True))
+    loss = translation_loss(task, zip(sources, targets, strict=True), batch_tokens=batch_tokens)
     return TranslationEvaluation(tuple(hypotheses), sum(one.cut for one in translations), scores, loss, tuple(buckets))
 
 
 def evaluate_classifier(task: Classifier, inputs: Sequence[str] | Tensor,
-                        labels: Sequence[str]) -> ClassificationEvaluation:
+                        labels: Sequence[str], *, batch_tokens: int | None = None) -> ClassificationEvaluation:
     """Classify texts, or images (B, C, H, W), and compare with the names of their correct labels."""
     known = {*task.label_names()}
     unknown = sorted({*labels} - known)
@@ -103,7 +105,7 @@ def evaluate_classifier(task: Classifier, inputs: Sequence[str] | Tensor,
         raise checks.wrong("labels", f"labels of the model, {', '.join(sorted(known))[:200]}", repr(unknown[0]))
     if len(inputs) != len(labels) or not len(labels):
         raise checks.wrong("labels", f"one for each of the {len(inputs)} inputs, at least one", len(labels))
-    found: list[list[Label]] = task.classify(inputs)
+    found: list[list[Label]] = task.classify(inputs, batch_tokens=batch_tokens)
     correct = sum(one[0].name == label for one, label in zip(found, labels, strict=True))
     nll = math.fsum(-math.log(max(MIN_PROBABILITY, dict(one)[label])) for one, label in zip(found, labels, strict=True))
     return ClassificationEvaluation(len(labels), correct, nll / len(labels))
@@ -221,7 +223,8 @@ class TokenLoss:
 
 
 @torch.inference_mode()
-def translation_loss(task: Translator, pairs: Iterable[tuple[str, str]]) -> TokenLoss:
+def translation_loss(task: Translator, pairs: Iterable[tuple[str, str]], *,
+                     batch_tokens: int | None = None) -> TokenLoss:
     """The loss of a translator on pairs (source, target), the end of each target included."""
     task.check_eval_mode()
     tokenizer, given = task.pair_tokenizer(), list(pairs)
@@ -232,7 +235,7 @@ def translation_loss(task: Translator, pairs: Iterable[tuple[str, str]]) -> Toke
     check_lengths("sources", sources, max_positions(task.model.encoder))
     check_lengths("targets", inputs, max_positions(task.model.decoder))
     parts = []
-    for numbers in length_batches([max(map(len, both)) for both in zip(sources, inputs, strict=True)]):
+    for numbers in length_batches([max(map(len, both)) for both in zip(sources, inputs, strict=True)], batch_tokens):
         source, target = (task.tokens([rows[number] for number in numbers]) for rows in (sources, inputs))
         features = task.model.features(source, target)  # type: ignore[operator]
         parts.append(_token_loss(task, features, _label_tensor(task, [labels[number] for number in numbers])))

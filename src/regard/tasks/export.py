@@ -43,6 +43,7 @@ from regard.models.vision import VisionConfig
 from regard.special_tokens import SpecialTokens
 from regard.storage import ctranslate2, onnx
 from regard.storage import folder as folders
+from regard.storage.filesystem import file_in_errors
 from regard.storage.huggingface import conversion, tokenizer_json
 from regard.tasks.completer import Completer
 from regard.tasks.load import load
@@ -51,13 +52,13 @@ from regard.tasks.translator import Translator
 from regard.tokens import Tokens
 
 RECORD_FILE = "export.json"
-"""What an export was made of, beside the files of the target program."""
+"""A record of the exported model and the export, in the folder of the export."""
 ROW_LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 """The lengths of random rows, as far as the model has positions."""
 MAX_WRITTEN = 20
 """Tokens that greedy search writes after a row."""
 MAX_TEXTS = 100
-"""Texts that are used of those that are given."""
+"""The number of given texts that are used."""
 CHECK_SEED = 1
 TOLERANCES = {"float32": 1e-4, "float16": 0.005, "bfloat16": 0.02, "int8": 0.2}
 """The largest allowed difference of outputs, relative to the largest of ours if that is above 1."""
@@ -87,9 +88,9 @@ class ExportComparison:
     tolerance: float
     """The largest allowed difference."""
     same: int | None = None
-    """After how many rows greedy search writes the same; None for a model that generates no text."""
+    """The number of rows after which greedy search generates the same text; None for a model without generation."""
     parted: int = 0
-    """After how many rows it writes something that our model finds clearly worse."""
+    """The number of rows after which it generates a text that is clearly less probable in our model."""
 
     @property
     def passed(self) -> bool:
@@ -135,18 +136,19 @@ def export(task: Task, target: str, folder: str | os.PathLike[str], *, quantizat
     checks.pick("quantization", quantization, ctranslate2.QUANTIZATIONS)
     if quantization != "float32" and target != "ctranslate2":
         raise checks.wrong("quantization", f'"float32" for {target}', f'"{quantization}"',
-                           "Only CTranslate2 has quantised numbers.")
+                           "Only exports for CTranslate2 can be quantised.")
     task.check_eval_mode()
     _check_folder(Path(folder))
     with tempfile.TemporaryDirectory(prefix="regard-export-") as name:
         temporary = Path(name)
-        notes = chosen.write(task, temporary, quantization)
+        with file_in_errors(temporary):
+            notes = chosen.write(task, temporary, quantization)
         inputs = make_check_inputs(task, texts)
         runner = chosen.run(task, temporary, quantization)
         comparison = compare_outputs(task, runner, inputs, quantization)
         if not comparison.passed:
-            raise ExportError("The exported model differs from ours, and is not kept: "
-                              f"{describe_comparison(comparison)}.")
+            raise ExportError(f"The exported model does not compute the same as the original: "
+                              f"{describe_comparison(comparison)}. Nothing was written.")
         record = {"regard": __version__, "target": target, "quantization": quantization, "model": origin}
         (temporary / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
         files = sorted(path.name for path in temporary.iterdir())
@@ -155,13 +157,13 @@ def export(task: Task, target: str, folder: str | os.PathLike[str], *, quantizat
 
 
 def describe_comparison(found: ExportComparison) -> str:
-    """A comparison in words."""
-    text = (f"{found.numbers:,} {found.what} of {found.rows} rows differ by at most {found.difference:.1e}, "
-            f"{found.mean:.1e} on average (allowed: {found.tolerance:.1e})")
+    """One sentence, without a full stop, that states the result of a comparison."""
+    text = (f"{found.numbers:,} {found.what} of {checks.plural(found.rows, 'row')} differ by at most "
+            f"{found.difference:.1e}, {found.mean:.1e} on average (allowed: {found.tolerance:.1e})")
     if found.same is None:
         return text
-    text += f"; greedy search writes the same after {found.same} of {found.rows}"
-    return f"{text}, and after {found.parted} something that our model finds worse" if found.parted else text
+    text += f"; greedy search gives the same text for {found.same} of {checks.plural(found.rows, 'row')}"
+    return f"{text}, and a clearly less probable one for {found.parted}" if found.parted else text
 
 
 def model_identity(folder: str | os.PathLike[str]) -> str:
@@ -188,8 +190,8 @@ def _check_folder(folder: Path) -> None:
     """Refuse a folder that an export may not replace, such as that of the model itself."""
     folders.prepare(folder)
     if (folder / folders.MANIFEST_FILE).exists() and not (folder / RECORD_FILE).exists():
-        raise ValueError(f"{folder} has a model or a training in it, which an export does not replace. Choose another "
-                         "folder.")
+        raise ValueError(f"{folder}: this folder has a model or a training, which an export does not overwrite. Choose "
+                         "another folder.")
 
 
 def _copy_file(source: Path, path: Path) -> None:
@@ -208,9 +210,10 @@ def _to_ctranslate2(task: Task, folder: Path, quantization: str) -> tuple[str, .
     ctranslate2.write_ctranslate2(folder, task.config, task.special, task.model.state_dict(), vocabulary_names(task),
                                   quantization)
     _write_files(folder, _regard_tokenizer_files(task))
-    notes = [f"It has {ctranslate2.max_positions(task.config):,} positions."]
+    positions = ctranslate2.max_positions(task.config)
+    notes = [] if positions is None else [f"The export takes texts of at most {positions:,} tokens."]
     if isinstance(task, Translator):
-        notes.append("A source needs its end token as the last token.")
+        notes.append("Append the end token to every source.")
     return tuple(notes)
 
 
@@ -222,7 +225,8 @@ def _run_ctranslate2(task: Task, folder: Path, quantization: str) -> "ExportRunn
 def _to_onnx(task: Task, folder: Path, quantization: str) -> tuple[str, ...]:
     onnx.write_onnx(folder, task.config, task.model)
     _write_files(folder, _regard_tokenizer_files(task))
-    return ("A graph has no cache: each step reads all tokens so far.",) if hasattr(task.model, "decode") else ()
+    return (("The graphs have no key-value cache: pass all tokens so far at each step.",)
+            if hasattr(task.model, "decode") else ())
 
 
 def _run_onnx(task: Task, folder: Path, quantization: str) -> "ExportRunner":
@@ -258,7 +262,7 @@ def _regard_tokenizer_files(task: Task) -> dict[str, bytes]:
 
 
 def _huggingface_tokenizer_files(task: Task) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """The files of the tokenizer for `transformers`, and notes: there may be no such form."""
+    """The files of the tokenizer for `transformers`, if it has such a form, and notes for the user."""
     tokenizer = task.tokenizer
     if isinstance(tokenizer, JsonTokenizer):
         return {"tokenizer.json": tokenizer.data, "special_tokens_map.json": _special_tokens_map(tokenizer)}, ()
@@ -273,11 +277,11 @@ def _huggingface_tokenizer_files(task: Task) -> tuple[dict[str, bytes], tuple[st
         one, end = (tokenizer.source if tokenizer.joint else None), tokenizer.source_end  # type: ignore[assignment]
     if (not isinstance(one, SentencePieceTokenizer) or not tokenizer_json.is_exportable(one)
             or task.special.cls is not None):
-        return {}, ("The tokenizer has no form in `transformers`, and was left out: use ids.",)
+        return {}, ("The tokenizer is not exported, because `transformers` has no such tokenizer: pass token ids.",)
     files = tokenizer_json.tokenizer_files(one, end=end)
     if not _same_ids(one, files[tokenizer_json.TOKENIZER_FILE]):
-        return {}, ("The tokenizer gave other ids in `tokenizers`, and was left out: use ids.",)
-    return files, ("`transformers` reads a special token that is typed in a text as that token, not as text.",)
+        return {}, ("The tokenizer is not exported, because `tokenizers` gave other ids: pass token ids.",)
+    return files, ("`transformers` takes the name of a special token in a text, such as </s>, as that token.",)
 
 
 def _same_ids(tokenizer: SentencePieceTokenizer, data: bytes) -> bool:
@@ -353,8 +357,8 @@ def compare_outputs(task: Task, runner: "ExportRunner", inputs: CheckInputs,
         ours = [_gather_log_probabilities(logits, [*target[1:], task.end_ids()[0]])
                 for logits, target in zip(ours, inputs.targets, strict=True)]
     if [one.shape for one in ours] != [one.shape for one in theirs]:
-        raise ExportError(f"The exported model differs from ours, and is not kept: its outputs have the shape "
-                          f"{[*theirs[0].shape]} instead of {[*ours[0].shape]}.")
+        raise ExportError(f"The exported model does not compute the same as the original: its outputs have the shape "
+                          f"{tuple(theirs[0].shape)} instead of {tuple(ours[0].shape)}. Nothing was written.")
     differences = torch.cat([(mine - other.float()).abs().flatten() for mine, other in zip(ours, theirs, strict=True)])
     scale = max(1.0, *(float(mine.abs().max()) for mine in ours))
     tolerance, same, parted = TOLERANCES[quantization] * scale, None, 0
@@ -469,7 +473,7 @@ def _rows_of_texts(task: Task, texts: Sequence[str]) -> IdLists:
     rows = [row for row in rows if row]
     check_lengths("texts", rows, max_positions(_input_part(task)))
     if not rows:
-        raise checks.wrong("texts", "texts that are not all empty", "none")
+        raise checks.wrong("texts", "a list with at least one text that is not empty", "a list of empty texts")
     return rows
 
 

@@ -19,7 +19,7 @@ from regard import checks
 from regard.checks import whole_number
 from regard.data.tokenizer.interface import Tokenizer
 from regard.data.tokenizer.subwords import LosslessTokenizer
-from regard.tasks.task import EncoderTask, Ids, as_texts, check_lengths, map_batches, text_suffix
+from regard.tasks.task import EncoderTask, Ids, as_texts, check_lengths, element_name, map_batches
 
 BLANK_PATTERN = re.compile("_{3,}")
 BLANK_TEXT = "___"
@@ -48,30 +48,43 @@ class FilledText(NamedTuple):
     blanks: tuple[tuple[BlankSuggestion, ...], ...]
     """For each blank its suggestions, the most probable first."""
 
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"FilledText({self.text!r}, {checks.plural(len(self.blanks), 'blank')})"
+
 
 class Filler(EncoderTask):
     """A masked language model: it predicts masked tokens."""
 
     @overload
-    def fill(self, texts: str, *, top_k: int = 5) -> FilledText: ...  # type: ignore[overload-overlap]
+    def fill(self, texts: str, *, top_k: int = 5,  # type: ignore[overload-overlap]
+             batch_tokens: int | None = None) -> FilledText: ...
     @overload
-    def fill(self, texts: Sequence[str], *, top_k: int = 5) -> list[FilledText]: ...
+    def fill(self, texts: Sequence[str], *, top_k: int = 5, batch_tokens: int | None = None) -> list[FilledText]: ...
     @checks.renamed_arguments(count="top_k")
-    def fill(self, texts: str | Sequence[str], *, top_k: int = 5) -> FilledText | list[FilledText]:
-        """Fill in the blanks of a text, "The ___ sleeps.", or of each of several, with `top_k` suggestions a blank.
+    def fill(self, texts: str | Sequence[str], *, top_k: int = 5,
+             batch_tokens: int | None = None) -> FilledText | list[FilledText]:
+        """Fill in the blanks of a text, "The ___ sleeps.", or of each of several.
 
-        A blank, three underscores, stands for one token, which may be a word or a part of one.
+        `filler(texts)` is the same. A blank, three underscores, stands for one token, which may be a word or a part of
+        one.
+
+        Args:
+            top_k: the number of suggestions for a blank.
+            batch_tokens: the number of tokens of a batch, padding included.
         """
         given, tokenizer, mask = as_texts("texts", texts), self.text_tokenizer(), self.mask_id()
         rows = [self.encode_blanks(text) for text in given]
         check_lengths("texts", rows, self.max_positions())  # truncating a text might remove its blanks
         for number, row in enumerate(rows):
             if mask not in row:
-                raise checks.wrong("texts", f"texts with a blank, {BLANK_TEXT}",
-                                   f"one without{text_suffix(number, rows)}")
+                raise checks.wrong(element_name("texts", number, rows), f'a text with a blank, such as "The '
+                                   f'{BLANK_TEXT} sleeps."', f"{given[number]!r:.80}")
         excluded = {*self.special.ids(), *range(tokenizer.size, self.vocabularies[0])}
         more = whole_number("top_k", top_k, 1) + len(excluded)  # enough, even if all excluded ids are among them
-        found = map_batches(rows, [*map(len, rows)], lambda some: self._guesses(some, more))
+        found = map_batches(rows, [*map(len, rows)], lambda some: self._guesses(some, more), batch_tokens)
         self._notify_sequences(rows, given)
         results = []
         for row, blanks in zip(rows, found, strict=True):
@@ -81,6 +94,8 @@ class Filler(EncoderTask):
             results.append(FilledText(text, tuple(tuple(_make_suggestion(tokenizer, guess) for guess in guesses)
                                                   for guesses in kept)))
         return results[0] if isinstance(texts, str) else results
+
+    __call__ = fill
 
     @checks.renamed_arguments(count="top_k")
     def fill_ids(self, rows: Ids, *, top_k: int = 5) -> list[list[list[TokenGuess]]]:
@@ -105,7 +120,8 @@ class Filler(EncoderTask):
     def mask_id(self) -> int:
         """The id of the mask token."""
         if self.special.mask is None:
-            raise checks.wrong("special.mask", "an id, for a masked model", None)
+            raise ValueError("This model has no mask token, so it cannot fill in blanks. Give its id as "
+                             "`special.mask`.")
         return self.special.mask
 
 

@@ -106,6 +106,11 @@ class Glossary:
             table[key] = (*table.get(key, ()), *targets)
         self._longest = max(map(len, (*self._exact, *self._folded)), default=0)
 
+    def __repr__(self) -> str:
+        first = [f"{source!r:.40} → {' | '.join(targets)!r:.40}" for source, targets in [*self.entries.items()][:2]]
+        more = ["…"] if len(self.entries) > len(first) else []
+        return f"Glossary({', '.join([checks.plural(len(self.entries), 'term'), *first, *more])})"
+
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Glossary":
         """The glossary in a file; a DataError names file and line. Empty lines are skipped."""

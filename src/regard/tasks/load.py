@@ -36,6 +36,7 @@ from regard.tasks.alignment import AlignmentConfig
 from regard.tasks.classifier import Classifier, Embedder
 from regard.tasks.completer import Completer
 from regard.tasks.filler import Filler
+from regard.tasks.info import huggingface_languages
 from regard.tasks.task import CONFIG_FILE, WEIGHTS_FILE, AnyTokenizer, Task, read_description
 from regard.tasks.translator import Translator
 
@@ -45,6 +46,12 @@ TASK_CLASSES: dict[type[Config], type[Task]] = {
     EncoderConfig: Embedder,
 }
 HUGGING_FACE_CONFIG = "config.json"
+METRICS_FILE = "metrics.jsonl"
+"""Losses and scores over the steps, which training writes into the folder of a model."""
+HISTORY_KEYS = {"step": "step", "epoch": "epoch", "loss": "loss", "nll": "nll", "rate": "learning_rate",
+                "gradient_norm": "gradient_norm", "tokens": "tokens", "seconds": "seconds",
+                "tokens_per_second": "tokens_per_second"}
+"""The numbers of a logged step in the metrics, and their names in a history."""
 TOKENIZER_JSON = "tokenizer.json"
 SPECIAL_TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
@@ -61,7 +68,33 @@ def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") 
     # For an unreadable folder both are False, and `folders` reports why.
     if not os.path.exists(path / folders.MANIFEST_FILE) and os.path.exists(path / HUGGING_FACE_CONFIG):
         return _load_huggingface_folder(path, device)
-    return folders.load(folder, lambda saved: _load_regard_folder(saved, device))
+    found = folders.load(folder, lambda saved: _load_regard_folder(saved, device))
+    found.history = read_history(path)
+    return found
+
+
+def read_history(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """How the training of a model went: a dict for each logged step and each validation, in their order.
+
+    A logged step has "step", "epoch", "loss", "learning_rate" and others, a validation "step", "scores" and "best",
+    whether it was the best so far. A number that was not finite is None. Without metrics.jsonl the list is empty.
+    """
+    try:
+        lines = (Path(folder) / METRICS_FILE).read_bytes().splitlines()
+    except OSError:  # an optional file, which may have been left out or moved away
+        return []
+    history = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:  # the last line of a training that was killed
+            continue
+        match entry:
+            case {"event": "progress", "step": int()}:
+                history.append({name: entry[key] for key, name in HISTORY_KEYS.items() if key in entry})
+            case {"event": "judged", "step": int(step), "scores": dict(scores), "better": bool(better)}:
+                history.append({"step": step, "scores": scores, "best": better})
+    return history
 
 
 def task(given: AnyConfig, *, special: SpecialTokens | None = None, tokenizer: AnyTokenizer | None = None,
@@ -91,24 +124,28 @@ def _check_device(device: str | torch.device) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise checks.wrong("device", "one that torch has on this machine", f'"{device}" ({reason})') from None
+        raise checks.wrong("device", "a device of this machine", f'"{device}" ({reason})',
+                           'Use device="cpu".') from None
 
 
 def _load_regard_folder(saved: folders.SavedFolder, device: str | torch.device) -> Task:
     files = saved.manifest.files
     if CONFIG_FILE not in files and HUGGING_FACE_CONFIG in files:  # an export of regard for Hugging Face
         return _load_huggingface_folder(saved.folder, device)
-    described = read_description(toml.parse_document(saved.read_text(CONFIG_FILE), str(saved.path(CONFIG_FILE))))
+    text = saved.read_text(CONFIG_FILE)
+    described = read_description(toml.parse_document(text, str(saved.path(CONFIG_FILE))))
     config, path = described.model, saved.path(WEIGHTS_FILE)
     found = weights.read_header(path).elements
     if found != config.parameters():
-        raise ValueError(f"{path} does not match {CONFIG_FILE}: it has {found:,} numbers instead of "
-                         f"{config.parameters():,}. The two files are of different models.")
+        raise ValueError(f"{path} does not match {CONFIG_FILE}: it has {found:,} parameters instead of "
+                         f"{config.parameters():,}. The two files belong to different models.")
     check_size(config)
     tokenizer = None if described.tokenizer is None else _load_tokenizer(saved, config, described.tokenizer)
-    model = weights.build_module(config.build, weights.read_tensors(path), origin=str(path))
-    return make_task(model.to(device), config, described.special, tokenizer=tokenizer, labels=described.labels,
-                     aligned_by=described.alignment, record=described.record)
+    model = weights.build_module(config.build, weights.read_tensors(path), origin=str(path), owner=CONFIG_FILE)
+    loaded = make_task(model.to(device), config, described.special, tokenizer=tokenizer, labels=described.labels,
+                       aligned_by=described.alignment, record=described.record)
+    loaded.comments = toml.read_comments(text)
+    return loaded
 
 
 def _load_tokenizer(saved: folders.SavedFolder, config: ModelConfig, sha256: str) -> AnyTokenizer:
@@ -133,8 +170,10 @@ def _load_huggingface_folder(folder: Path, device: str | torch.device) -> Task:
     else:
         tokenizer = read_tokenizer(folder, found.special)
     model = weights.build_module(found.config.build, found.tensors, origin=str(folder))
+    pair = huggingface_languages(folder) if isinstance(found.config, EncoderDecoderConfig) else None
+    record = None if pair is None else {"data": {"source_lang": pair.source, "target_lang": pair.target}}
     return make_task(model.to(device), found.config, found.special if tokenizer is None else None,
-                     tokenizer=tokenizer, labels=found.labels or None)
+                     tokenizer=tokenizer, labels=found.labels or None, record=record)
 
 
 class TextTemplate(NamedTuple):
@@ -152,10 +191,10 @@ def read_tokenizer(folder: Path, special: SpecialTokens) -> Tokenizer | None:
     """
     if not (folder / TOKENIZER_JSON).is_file() or importlib.util.find_spec("tokenizers") is None:
         return None
-    data, names = (folder / TOKENIZER_JSON).read_bytes(), dict[str, Any]()
+    data, names = filesystem.read_limited(folder / TOKENIZER_JSON), dict[str, Any]()
     for file in SPECIAL_TOKEN_FILES:
         if not names and (folder / file).is_file():
-            names = _json_object((folder / file).read_bytes(), folder / file)
+            names = _json_object(filesystem.read_limited(folder / file), folder / file)
     special = merge_special_ids(special, special_ids_from_names(data, names))
     template = read_template(data)
     if template is not None:
@@ -171,7 +210,7 @@ def read_marian_tokenizers(folder: Path, special: SpecialTokens) -> PairTokenize
     """The tokenizers of a Marian translator; None without their files."""
     if not all((folder / name).is_file() for name in MARIAN_FILES):
         return None
-    source, target, vocabulary = ((folder / name).read_bytes() for name in MARIAN_FILES)
+    source, target, vocabulary = (filesystem.read_limited(folder / name) for name in MARIAN_FILES)
     special = merge_special_ids(special, MarianTokenizer(source, vocabulary).special)
     return PairTokenizer(MarianTokenizer(source, vocabulary, special), MarianTokenizer(target, vocabulary, special))
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from torch import nn
 
@@ -30,6 +30,8 @@ RENAMED = {"limit": "max_length", "least": "min_length", "no_repeat": "no_repeat
            "groups": "num_beam_groups", "diversity": "diversity_penalty", "coverage": "coverage_penalty",
            "tries": "num_samples"}
 """Old names of arguments, which still work with a warning."""
+REPR_CHARACTERS = 120
+"""Characters of a text that a `repr` shows."""
 StrategyT = TypeVar("StrategyT", bound="DecodingStrategy")
 GeneratedTextT = TypeVar("GeneratedTextT", bound="GeneratedText")
 
@@ -56,7 +58,7 @@ def _accept_old_names(strategy: type[StrategyT]) -> type[StrategyT]:
     return strategy
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DecodingStrategy(ABC):
     """The options that beam search and sampling share.
 
@@ -69,6 +71,8 @@ class DecodingStrategy(ABC):
     max_length: int | None = None
     min_length: int = 0
     no_repeat_ngram_size: int | None = None
+    _shown: ClassVar[tuple[str, ...]] = ()
+    """The options that a `repr` shows even if they have their defaults."""
 
     def __post_init__(self) -> None:
         if self.max_length is not None:
@@ -97,6 +101,11 @@ class DecodingStrategy(ABC):
         """Constraints on the generated text that do not depend on the input."""
         return [] if self.no_repeat_ngram_size is None else [NoRepeatNgram(self.no_repeat_ngram_size)]
 
+    def __repr__(self) -> str:
+        changed = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name in self._shown
+                   or getattr(self, each.name) != each.default)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed)})"
+
     def table(self) -> dict[str, Any]:
         """All options by name, as text and numbers."""
         named = ((each.name, getattr(self, each.name)) for each in fields(self))
@@ -106,7 +115,7 @@ class DecodingStrategy(ABC):
 
 
 @_accept_old_names
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Beam(DecodingStrategy):
     """Beam search; see `regard.decoding.beam`.
 
@@ -125,6 +134,7 @@ class Beam(DecodingStrategy):
     coverage_penalty: float | CoveragePenalty | None = None
     num_beam_groups: int = 1
     diversity_penalty: float = 0.5
+    _shown = ("beams",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,7 +168,7 @@ class Beam(DecodingStrategy):
 
 
 @_accept_old_names
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Sampling(DecodingStrategy):
     """Sampling: each token is drawn from the model's distribution after filtering.
 
@@ -174,6 +184,7 @@ class Sampling(DecodingStrategy):
     top_p: float | None = None
     min_p: float | None = None
     seed: int = 0
+    _shown = ("num_samples", "seed")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -215,7 +226,7 @@ class ScoredWord(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GeneratedText:
     """A text that a model generated; the base class of `Translation` and `Completion`."""
 
@@ -232,6 +243,18 @@ class GeneratedText:
     tokenizer: Tokenizer | None = field(default=None, repr=False, compare=False)
     """The tokenizer of the ids."""
 
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        more = f", {checks.plural(len(self.alternatives), 'alternative')}" if self.alternatives else ""
+        return f"{type(self).__name__}({shortened(self.text)}, score {self.score:.4g}{', truncated' * self.cut}{more})"
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the maximum length was reached before an end token; another name of `cut`."""
+        return self.cut
+
     @property
     def context_ids(self) -> tuple[int, ...]:
         """The ids of the prompt that the text continues."""
@@ -246,6 +269,12 @@ class GeneratedText:
             raise ValueError("This text has no log-probabilities, so its words have no scores. `Translator` and "
                              "`Completer` return them; the CTranslate2 engine does not.")
         return scored_words(self.tokenizer, self.ids, self.log_probabilities, self.context_ids)
+
+
+def shortened(text: str, length: int = REPR_CHARACTERS) -> str:
+    """A text in quotes for a `repr`, shortened in the middle."""
+    half = length // 2
+    return repr(text if len(text) <= length else f"{text[:half]}…{text[-half:]}")
 
 
 def with_alternatives(texts: list[GeneratedTextT]) -> GeneratedTextT:

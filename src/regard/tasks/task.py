@@ -5,8 +5,8 @@
     task.save("other")                config.toml, model.safetensors, tokenizer.*, README.md, manifest.json
 
 `Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier` and `Embedder`. This module also writes
-the two text files of a model folder, config.toml (`ModelDescription`) and the model card in README.md, and splits many
-texts into batches of similar length (`map_batches`).
+config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`). The model card is
+written by `regard.tasks.card`.
 
 A task without a tokenizer takes ids only. A task does not know how its model was trained: the tables of config.toml
 about the training are kept as they are.
@@ -14,18 +14,19 @@ about the training are kept as they are.
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
     Concatenate,
-    NamedTuple,
     ParamSpec,
     Protocol,
+    Self,
     TypeVar,
     overload,
 )
@@ -33,7 +34,7 @@ from typing import (
 import torch
 from torch import Tensor, nn
 
-from regard import checks
+from regard import allocation, checks
 from regard import config as schema
 from regard._version import __version__
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
@@ -44,13 +45,23 @@ from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
 from regard.storage import weights
 from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.card import CARD_FILE, model_card
+from regard.tasks.record import (
+    RECIPE_KEY,
+    RECORD_KEYS,
+    RECORD_TABLES,
+    SHA256_KEY,
+    TOKENIZER_KEY,
+    checked_record,
+    with_current_names,
+)
 from regard.tokens import Tokens
 from regard.toml import ConfigProblem, KeyPath, TomlDocument, escape
 
 if TYPE_CHECKING:
     from regard.inspection.watch import Replay
 
-CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.toml", "model.safetensors", "README.md"
+CONFIG_FILE, WEIGHTS_FILE = "config.toml", "model.safetensors"
 MAX_BATCH_TOKENS = 4096
 """Tokens of a batch, padding included."""
 Ids = Sequence[Sequence[int]]
@@ -97,24 +108,40 @@ class Task:
         self.labels = None if labels is None else tuple(labels)
         self.aligned_by = aligned_by
         self.record = checked_record(record)
-        self.observers = Observers()
+        self.history: list[dict[str, Any]] = []
+        """How the training went, if this model was loaded from its folder: a dict for each logged step ("step", "loss",
+        "learning_rate", ...) and for each validation ("step", "scores", "best")."""
+        self.comments: dict[str, str] = {}  # after the values of config.toml, by dotted key
+        self.observers: list[Callable[[Replay], None]] = Observers()
         self._check_special_tokens()
         self._check_tokenizer()
         self._check_labels()
         self._check_alignment()
 
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Self:
+        """Load the model in a folder, as `regard.load` does, but only as a task of this class."""
+        from regard.tasks.load import load
+
+        found = load(folder, device=device)
+        if not isinstance(found, cls):
+            raise ValueError(f"{escape(os.fspath(folder))}: This is a {type(found).__name__}, not a {cls.__name__}. "
+                             f"Load it with regard.load, or with regard.{type(found).__name__}.load.")
+        return found
+
     def save(self, folder: str | Path) -> None:
         """Write the model folder. It replaces a folder that regard saved; anything else is refused."""
         record, tokenizer = checked_record(self.record), self.tokenizer
         described = ModelDescription(self.config, self.special, self.labels,
-                                     None if tokenizer is None else tokenizer.sha256, record, self.aligned_by)
+                                     None if tokenizer is None else tokenizer.sha256, record, self.aligned_by,
+                                     self.comments)
         files: dict[str, folders.FileContent] = {
             CONFIG_FILE: described.text().encode(),
             WEIGHTS_FILE: partial(_write_weights, self.model),
             **({} if tokenizer is None else tokenizer.files()),
         }
-        card = model_card(type(self).__name__, self.config, reads_text=tokenizer is not None, labels=self.labels,
-                          record=record)
+        card = model_card(self.config.kind, self.config.parameters(), reads_text=tokenizer is not None,
+                          labels=self.labels, vocabularies=self.vocabularies, record=record)
         folders.save(folder, files, editable={CARD_FILE: card.encode()})
 
     @property
@@ -153,19 +180,21 @@ class Task:
     def check_eval_mode(self) -> None:
         """Refuse a model in training mode, in which dropout makes results random."""
         if self.model.training:
-            raise checks.wrong("model", "in evaluation mode", "in training mode", "Call task.model.eval() first.")
+            raise ValueError("The model is in training mode, in which dropout makes results random. Call "
+                             "task.model.eval() first.")
 
     def end_ids(self) -> tuple[int, ...]:
         """The ids that end a generated text."""
         if not self.special.end:
-            raise checks.wrong("special.end", "an id, for a model that generates text", "none")
+            raise ValueError("This model has no end token, so it cannot tell where a text ends. Give its id as "
+                             "`special.end`: SpecialTokens(start=1, end=(2,)).")
         return self.special.end
 
     def require_tokenizer(self) -> AnyTokenizer:
         """The tokenizer; a ValueError if there is none."""
         if self.tokenizer is None:
-            raise ValueError("This model has no tokenizer: pass ids to a method whose name ends with _ids. To read the "
-                             "tokenizer.json of an imported model, install `tokenizers`: pip install 'regard[import]'.")
+            raise ValueError("This model has no tokenizer, so it takes ids only, by the methods whose names end with "
+                             "_ids. To read the tokenizer.json of an imported model: pip install 'regard[import]'.")
         return self.tokenizer
 
     def _check_special_tokens(self) -> None:
@@ -195,8 +224,8 @@ class Task:
         sides = _tokenizer_sides(self.tokenizer)
         for side, size in zip(sides, self.vocabularies, strict=True):
             if side.size > size:
-                raise checks.wrong("tokenizer", f"of at most {size:,} ids, those of the model", f"of {side.size:,}",
-                                   "It is the tokenizer of another model.")
+                raise ValueError(f"`tokenizer` has {side.size:,} ids, but the model has only {size:,}: it is the "
+                                 "tokenizer of another model.")
         allowed = frozenset[int]().union(*(side.special.ids() for side in sides))
         if not self.special.ids() <= allowed:
             raise checks.wrong("special", f"some of the special ids of the tokenizer, {sorted(allowed)}",
@@ -221,7 +250,12 @@ class Task:
             raise checks.wrong("aligned_by", "an AlignmentConfig", *checks.kind(self.aligned_by))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.config.kind}, {self.config.parameters():,} parameters)"
+        sizes = " + ".join(f"{size:,}" for size in dict.fromkeys(self.vocabularies))
+        parts = [str(self.record.get(RECIPE_KEY, self.config.kind)), f"{self.config.parameters():,} parameters",
+                 *([f"vocabulary {sizes}"] if sizes else []),
+                 *([checks.plural(self.config.num_labels, "label")] if hasattr(self.config, "num_labels") else []),
+                 str(self.device), *([] if self.tokenizer is not None or not sizes else ["no tokenizer"])]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 class TextTask(Task):
@@ -273,8 +307,8 @@ def check_lengths(argument: str, rows: Ids, limit: int | None) -> None:
     """Refuse rows that are longer than the model has positions."""
     for number, row in enumerate(rows):
         if limit is not None and len(row) > limit:
-            raise checks.wrong(argument, f"at most {limit} tokens long, the positions of the model",
-                               f"{len(row)} tokens long{text_suffix(number, rows)}",
+            raise checks.wrong(element_name(argument, number, rows),
+                               f"at most {limit} tokens long, the positions of the model", f"{len(row)} tokens long",
                                "Shorten it, or use a model with more positions.")
 
 
@@ -341,21 +375,21 @@ def as_texts(argument: str, given: object) -> list[str]:
         raise checks.wrong(argument, "a text, or a list of texts", *checks.kind(given))
     for number, text in enumerate(given):
         if not isinstance(text, str):
-            got = f"a list with {checks.kind(text)[0]} at {number}"
-            raise checks.wrong(argument, "a text, or a list of texts", got)
+            raise checks.wrong(f"{argument}[{number}]", "a text", *checks.kind(text))
     return list(given)
 
 
-def text_suffix(number: int, texts: Sequence[object]) -> str:
-    """The end of a message, " in text 3"; empty if there is only one text."""
-    return f" in text {number}" if len(texts) > 1 else ""
+def element_name(argument: str, number: int, elements: Sequence[object]) -> str:
+    """The name of one element of an argument for messages, "texts[3]"; only "texts" if it is the only one."""
+    return f"{argument}[{number}]" if len(elements) > 1 else argument
 
 
-def length_batches(lengths: Sequence[int], tokens: int = MAX_BATCH_TOKENS) -> Iterator[list[int]]:
+def length_batches(lengths: Sequence[int], tokens: int | None = None) -> Iterator[list[int]]:
     """Batches of row numbers, the longest rows first, so that a batch too large for the memory fails at once.
 
-    A batch has at most `tokens` tokens with padding; a longer row is a batch of its own.
+    A batch has at most `tokens` tokens with padding, by default MAX_BATCH_TOKENS; a longer row is a batch of its own.
     """
+    tokens = MAX_BATCH_TOKENS if tokens is None else checks.whole_number("batch_tokens", tokens, 1)
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     batch: list[int] = []
     for number in order:
@@ -368,8 +402,8 @@ def length_batches(lengths: Sequence[int], tokens: int = MAX_BATCH_TOKENS) -> It
 
 
 def map_batches(rows: Sequence[RowT], lengths: Sequence[int], work: Callable[[list[RowT]], Sequence[ResultT]],
-                tokens: int = MAX_BATCH_TOKENS) -> list[ResultT]:
-    """The results of `work`, called batch by batch, in the order of the rows."""
+                tokens: int | None = None) -> list[ResultT]:
+    """The results of `work`, called batch by batch, in the order of the rows; `tokens` as for `length_batches`."""
     results: dict[int, ResultT] = {}
     for numbers in length_batches(lengths, tokens):
         results |= zip(numbers, work([rows[number] for number in numbers]), strict=True)
@@ -385,8 +419,10 @@ def isolate_errors(rows: list[RowT], work: Callable[[list[RowT]], Sequence[Resul
         return list(work(rows))
     except ValueError as error:
         reason = error
-    except (MemoryError, torch.OutOfMemoryError):
-        reason = ValueError("It is too long for the memory of this device.")
+    except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter, on a CPU too
+        if not allocation.is_out_of_memory(error):
+            raise
+        reason = ValueError(allocation.describe(error, "Use a shorter text, or fewer beams."))
     if len(rows) == 1:
         return [reason]
     half = len(rows) // 2
@@ -394,33 +430,6 @@ def isolate_errors(rows: list[RowT], work: Callable[[list[RowT]], Sequence[Resul
 
 
 # config.toml
-
-RECIPE_KEY, TOKENIZER_KEY, SHA256_KEY = "recipe", "tokenizer", "sha256"
-RECORD_TABLES = (TOKENIZER_KEY, "data", "training", "scores")
-RECORD_KEYS = (RECIPE_KEY, *RECORD_TABLES)
-"""The keys of a record."""
-OLD_RECORD_KEYS: Mapping[str, str] = {
-    "training.accumulate": "gradient_accumulation", "training.smoothing": "label_smoothing",
-    "training.consistency": "rdrop", "training.clip": "max_grad_norm", "training.average": "ema_decay",
-    "training.sampling": "subword_sampling", "training.shift": "random_shift", "training.sharing": "parallelism",
-    "training.report": "log_every", "training.batches.tokens": "max_tokens", "training.batches.rows": "batch_size",
-    "training.batches.ahead": "prefetch", "training.windows.rows": "batch_size",
-    "training.masking.share": "mlm_probability", "training.masking.hidden": "mask_replace_prob",
-    "training.masking.replaced": "random_replace_prob", "training.optimiser.first": "beta1",
-    "training.optimiser.second": "beta2", "training.optimiser.decay": "weight_decay",
-    "training.optimiser": "optimizer", "training.schedule.peak": "learning_rate",
-    "training.schedule.warmup": "warmup_steps", "training.schedule.steps": "max_steps",
-    "training.schedule.hold": "constant_fraction", "training.schedule.last": "final_fraction",
-    "training.validation.score": "metric", "training.validation.most": "max_examples",
-    "training.validation.shown": "samples_shown", "data.held": "validation_fraction", "data.joint": "joint_tokenizer",
-    "data.filters.longest_words": "max_words", "data.filters.longest_characters": "max_characters",
-    "data.filters.ratio": "max_length_ratio", "data.filters.ratio_from": "min_ratio_characters",
-    "tokenizer.vocabulary": "vocab_size", "tokenizer.coverage": "character_coverage",
-    "tokenizer.normalisation": "normalization", "tokenizer.sentences": "input_sentence_size",
-}
-"""Old paths of record keys and their new names; the keys of a table come before the table itself."""
-OLD_PARALLELISM = {"replicated": "ddp", "sharded": "fsdp"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class LabelNamesConfig(schema.Config):
@@ -452,6 +461,8 @@ class ModelDescription:
     record: Mapping[str, Any] = field(default_factory=dict)
     """Values by the names of RECORD_KEYS."""
     alignment: AlignmentConfig | None = None
+    comments: Mapping[str, str] = field(default_factory=dict)
+    """What is written after the values, by dotted key: why the training chose them."""
 
     def text(self) -> str:
         """The file as text."""
@@ -460,7 +471,7 @@ class ModelDescription:
                   "alignment": self.alignment, **self.record}
         if self.tokenizer is not None:
             tables[TOKENIZER_KEY] = {**self.record.get(TOKENIZER_KEY, {}), SHA256_KEY: self.tokenizer}
-        return schema.to_toml(tables)
+        return schema.to_toml(tables, self.comments)
 
 
 def read_description(document: TomlDocument) -> ModelDescription:
@@ -474,7 +485,7 @@ def read_description(document: TomlDocument) -> ModelDescription:
     document = schema.with_current_keys(document, {"model": ModelConfig, "special": SpecialTokens})
     problems: list[ConfigProblem] = []
     values = schema.read_keys(keys, document.tables, (), problems)
-    record = _with_current_names({key: values[key] for key in RECORD_KEYS if values.get(key) is not None})
+    record = with_current_names({key: values[key] for key in RECORD_KEYS if values.get(key) is not None})
     sha256 = record.get(TOKENIZER_KEY, {}).pop(SHA256_KEY, None)
     if TOKENIZER_KEY in record and not isinstance(sha256, str):
         problems.append(schema.value_problem((TOKENIZER_KEY, SHA256_KEY), "the sha256 of the tokenizer", sha256))
@@ -487,37 +498,6 @@ def read_description(document: TomlDocument) -> ModelDescription:
                             values["alignment"])
 
 
-def _with_current_names(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of an older model under the names that its keys have now, in the same order."""
-    for key, name in OLD_RECORD_KEYS.items():
-        *above, old = key.split(".")
-        table: Any = record
-        for part in above:
-            table = table.get(part) if isinstance(table, dict) else None
-        if isinstance(table, dict) and old in table and name not in table:
-            items = [(name if one == old else one, value) for one, value in table.items()]
-            table.clear()
-            table.update(items)
-    training = record.get("training", {})
-    if training.get("parallelism") in OLD_PARALLELISM:
-        training["parallelism"] = OLD_PARALLELISM[training["parallelism"]]
-    return record
-
-
-def checked_record(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A record as plain values; a ValueError for an unknown key, or a value that TOML cannot hold."""
-    tables = schema.to_tables(record or {})
-    for key, value in tables.items():
-        checks.pick("record", key, dict.fromkeys(RECORD_KEYS))
-        if not isinstance(value, str if key == RECIPE_KEY else Mapping):
-            raise checks.wrong(f"record.{key}", "text" if key == RECIPE_KEY else "a table", checks.kind(value)[0])
-    if SHA256_KEY in tables.get(TOKENIZER_KEY, {}):
-        raise checks.wrong(f"record.{TOKENIZER_KEY}", f"without {SHA256_KEY}, which is computed from the tokenizer",
-                           "with it")
-    schema.to_toml(tables)
-    return {key: value for key, value in tables.items() if value}
-
-
 class _AnyTable(schema.ValueReader):
     """A table with any contents."""
 
@@ -528,97 +508,3 @@ class _AnyTable(schema.ValueReader):
             return schema.to_tables(value)
         found.append(schema.value_problem(path, self.expected, value))
         return None
-
-
-# The model card
-
-CARD_FOLDER = "path/to/this/folder"
-
-
-class TaskUsage(NamedTuple):
-    """How a task is used: in a shell, and in Python with text (or images) and with ids."""
-
-    what: str
-    command: str
-    call: str
-    with_ids: str
-
-
-TASK_USAGE = {
-    "Translator": TaskUsage("translates", f'regard translate {CARD_FOLDER} "..."', '.translate("...").text',
-                            ".translate_ids([[5, 6, 7]])"),
-    "Completer": TaskUsage("continues a text", f'regard complete {CARD_FOLDER} "..."', '.complete("...").text',
-                           ".complete_ids([[5, 6, 7]], max_length=20)"),
-    "Filler": TaskUsage("fills in blanks", f'regard fill {CARD_FOLDER} "... ___ ..."', '.fill("... ___ ...").text',
-                        ".fill_ids([[5, 6, 7]])"),
-    "Classifier": TaskUsage("classifies texts", f"regard classify {CARD_FOLDER} ...", '.classify("...")',
-                            ".label_ids([[5, 6, 7]])"),
-    "Embedder": TaskUsage("computes a vector for a text", "", '.embed("...")', ".embed_ids([[5, 6, 7]])"),
-}
-TAGGER_USAGE = TaskUsage("labels tokens", "", ".label_ids([[5, 6, 7]])", ".label_ids([[5, 6, 7]])")
-IMAGE_USAGE = TaskUsage("classifies images", f"regard classify {CARD_FOLDER} image.png", ".classify(images)", "")
-
-
-def model_card(task: str, config: ModelConfig, *, reads_text: bool, labels: tuple[str, ...] | None,
-               record: Mapping[str, Any]) -> str:
-    """The text of README.md: what the model is, its scores, its training data by file name and sha256, and its use.
-
-    The card shows no sentence of the data and no path of a machine.
-
-    Args:
-        task: the name of the task class.
-        reads_text: whether the task has a tokenizer.
-        record: its "recipe", "scores" and "data.files" are shown.
-    """
-    return "\n".join(_card_lines(task, config, reads_text, labels, record)) + "\n"
-
-
-def _card_lines(task: str, config: ModelConfig, reads_text: bool, labels: tuple[str, ...] | None,
-                record: Mapping[str, Any]) -> Iterator[str]:
-    images = config.kind == "vision"
-    usage = IMAGE_USAGE if images else TAGGER_USAGE if config.kind == "tagger" else TASK_USAGE[task]
-    recipe = record.get("recipe")
-    yield f"# A model that {usage.what}"
-    yield ""
-    yield f"- kind: `{config.kind}`" + (f", recipe {_inline_code(recipe)}" if isinstance(recipe, str) else "")
-    yield f"- {config.parameters():,} parameters"
-    if labels is not None:
-        yield f"- labels: {', '.join(map(_inline_code, labels))}"
-    yield f"- saved by regard {__version__}"
-    yield from _card_table("Scores", ("score", "value"), _flat_items(record.get("scores", {})))
-    yield from _card_table("Data", ("file", "sha256"), _file_hashes(record.get("data", {}).get("files", ())))
-    yield from ("", "## Use", "")
-    if usage.command and (reads_text or images):
-        yield from ("```", usage.command, "```", "")
-    yield from ("```python", "import regard", "", f'task = regard.load("{CARD_FOLDER}")')
-    yield from (f"task{usage.call if reads_text or images else usage.with_ids}", "```")
-
-
-def _card_table(title: str, head: tuple[str, str], cells: Iterator[tuple[str, str]]) -> Iterator[str]:
-    rows = list(cells)
-    if rows:
-        yield from ("", f"## {title}", "", f"| {head[0]} | {head[1]} |", "|---|---|")
-        yield from (f"| {name} | {value} |" for name, value in rows)
-
-
-def _flat_items(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Name and value of every leaf of nested tables; a name begins with the names of its tables."""
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from _flat_items(value, f"{above}{key} ")
-        else:
-            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-            yield _inline_code(above + key), _inline_code(shown)
-
-
-def _file_hashes(files: Any) -> Iterator[tuple[str, str]]:
-    """Name and sha256 of files, given as a table, or as an array of "name sha256"."""
-    pairs = files.items() if isinstance(files, Mapping) else (str(each).rpartition(" ")[::2] for each in files)
-    for name, digest in pairs:
-        yield _inline_code(PurePath(name).name), _inline_code(str(digest))
-
-
-def _inline_code(text: str) -> str:
-    """A text as inline code for a table cell, without characters that are markup there."""
-    shown = escape(text).replace("`", "'").replace("|", "\\|")
-    return f"`{shown or ' '}`"

@@ -147,7 +147,7 @@ def _trace_pair(translator: Translator, text: str, found: Hypothesis | Generated
 def _make_trace(task: Task, replay: Replay, name: str, tree: TracedSearch | None = None) -> Trace:
     """The trace of a model that reads this once more."""
     if not find_attention_modules(task.model):
-        raise ValueError("There is nothing to see: this model has no attention.")
+        raise ValueError("This model has no attention, so there is nothing to show.")
     records = TaskRecords(task.model, parse_bytes(DEFAULT_LIMIT))
     records.replays.append(replay)
     found = records.trace(model=name)

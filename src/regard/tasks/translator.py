@@ -10,6 +10,7 @@
 depend on the others.
 """
 
+import html
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import torch
 
 from regard import checks
 from regard.data.filters import is_blank
+from regard.data.languages import check_code
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
 from regard.decoding.constraints import Constraint, ForbiddenAfter, ForbiddenTokens, MinLength, WithPrefix
 from regard.decoding.cuda_graph import encode, model_unchanged
@@ -34,6 +36,7 @@ from regard.tasks.alignment import (
     Alignment,
     AlignmentConfig,
     PairAttention,
+    alignment_html,
     choose_alignment,
     word_alignment_weights,
 )
@@ -52,12 +55,12 @@ from regard.tasks.task import (
     Task,
     as_texts,
     check_lengths,
+    element_name,
     ids_without_token,
     length_batches,
     map_batches,
     max_positions,
     one_or_many,
-    text_suffix,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ GlossaryLike = Glossary | Mapping[str, str | Sequence[str]]
 """A glossary, or a table of terms."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Translation(GeneratedText):
     """The translation of a text; that of a blank text is empty, and the model is not run."""
 
@@ -85,9 +88,20 @@ class Translation(GeneratedText):
         The model reads the source and the generated tokens again; the result equals `Translator.align`.
         """
         if self.look is None:
-            raise ValueError("This translation has no model to compute its alignment with: it was not made by a "
-                             "`Translator`, or it was copied. Call `translator.align(texts, translations)`.")
+            raise ValueError("The alignment of this translation cannot be computed: it has lost its model, because it "
+                             "was copied or made by another engine. Call translator.align([text], [translation]).")
         return self.look(self)
+
+    def _repr_html_(self) -> str:
+        """The text and its score, for a notebook; a word under the pointer shows the source words it attends to."""
+        try:
+            shown = alignment_html(self.alignment)
+        except ValueError:  # a model without attention, or a translation that was copied
+            shown = f'<div dir="auto">{html.escape(self.text)}</div>'
+        others = "".join(f'<li dir="auto">{html.escape(one.text)} <small>{one.score:.4g}</small></li>'
+                         for one in self.alternatives)
+        return (f"{shown}<div><small>score {self.score:.4g}{', truncated' * self.cut}</small></div>"
+                + (f"<ol start='2'>{others}</ol>" if others else ""))
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the model."""
@@ -99,7 +113,7 @@ class TranslatorMixin(ABC):
 
     @abstractmethod
     def _search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-                glossary: GlossaryLike | None = None) -> list[Translation]:
+                glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
         """Translate without notifying observers."""
 
     @abstractmethod
@@ -113,15 +127,16 @@ class TranslatorMixin(ABC):
         """Tell observers the translations; most engines cannot be observed."""
 
     def search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-               glossary: GlossaryLike | None = None) -> list[Translation]:
+               glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
         """Translate each text by a `Beam` or a `Sampling`, in their order.
 
         Args:
             prefix: the beginning of the translations: one for all, or one for each text. It counts as generated text.
             glossary: terms that must appear; for beam search.
+            batch_tokens: the number of source tokens of a batch, padding included; less needs less memory.
         """
         texts = as_texts("texts", texts)
-        results = self._search(texts, strategy, prefix=prefix, glossary=glossary)
+        results = self._search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens)
         self._notify_translations(texts, results)
         return results
 
@@ -132,8 +147,10 @@ class TranslatorMixin(ABC):
                   coverage_penalty: float | CoveragePenalty | None = None, num_beam_groups: int = 1,
                   diversity_penalty: float = 0.5, max_length: int | None = None, min_length: int = 0,
                   no_repeat_ngram_size: int | None = None, prefix: str | Sequence[str] = "",
-                  glossary: GlossaryLike | None = None) -> list[Translation]:
+                  glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
         """Translate a text, or each of several in their order, by beam search.
+
+        `translator(texts)` is the same. One text gives one `Translation`, whose `str` is the text; a list gives a list.
 
         Args:
             beams: the beam size. One beam without a length penalty is greedy search, the fastest.
@@ -148,18 +165,21 @@ class TranslatorMixin(ABC):
             no_repeat_ngram_size: no n-gram of this size is generated twice.
             prefix: a text that the translation begins with: one for all, or one for each text.
             glossary: source terms and the target terms that they must become; see `regard.tasks.glossary`.
+            batch_tokens: the number of source tokens of a batch, padding included; less needs less memory.
         """
         strategy = Beam(beams=beams, nbest=nbest, length_penalty=length_penalty, coverage_penalty=coverage_penalty,
                         num_beam_groups=num_beam_groups, diversity_penalty=diversity_penalty, max_length=max_length,
                         min_length=min_length, no_repeat_ngram_size=no_repeat_ngram_size)
-        return self.search(texts, strategy, prefix=prefix, glossary=glossary)
+        return self.search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens)
+
+    __call__ = translate
 
     @one_or_many
     @checks.renamed_arguments(**RENAMED)
     def sample(self, texts: Sequence[str], *, num_samples: int = 1, temperature: float = 1.0,
                top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, seed: int = 0,
                max_length: int | None = None, min_length: int = 0, no_repeat_ngram_size: int | None = None,
-               prefix: str | Sequence[str] = "") -> list[Translation]:
+               prefix: str | Sequence[str] = "", batch_tokens: int | None = None) -> list[Translation]:
         """Random translations of each text; the first sample has the others as alternatives.
 
         The samples of a text depend on the seed and the text, not on other texts of the call.
@@ -167,16 +187,16 @@ class TranslatorMixin(ABC):
         Args:
             num_samples: the number of samples of each text. The first ones do not depend on the number.
             temperature, top_k, top_p, min_p: see `regard.decoding.sampling`.
-            max_length, min_length, no_repeat_ngram_size, prefix: as for `translate`.
+            max_length, min_length, no_repeat_ngram_size, prefix, batch_tokens: as for `translate`.
         """
         strategy = Sampling(num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
                             seed=seed, max_length=max_length, min_length=min_length,
                             no_repeat_ngram_size=no_repeat_ngram_size)
-        return self.search(texts, strategy, prefix=prefix)
+        return self.search(texts, strategy, prefix=prefix, batch_tokens=batch_tokens)
 
     @one_or_many
     def mbr(self, texts: Sequence[str], among: DecodingStrategy | None = None, *, prefix: str | Sequence[str] = "",
-            glossary: GlossaryLike | None = None) -> list[Translation]:
+            glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
         """Minimum Bayes risk: of several translations the one most similar to all of them.
 
         The score is the expected chrF, from 0 to 100: the mean chrF against all candidates. Samples count equally, the
@@ -185,13 +205,13 @@ class TranslatorMixin(ABC):
 
         Args:
             among: the candidates: `Sampling(num_samples=...)`, by default 32 samples, or `Beam(beams=..., nbest=...)`.
-            prefix, glossary: as for `translate`.
+            prefix, glossary, batch_tokens: as for `translate`.
         """
         strategy = Sampling(num_samples=MBR_SAMPLES) if among is None else among
         if not isinstance(strategy, DecodingStrategy):
             raise checks.wrong("among", "a Sampling, or a Beam", *checks.kind(strategy))
         self.check_mbr()
-        candidates = self._search(texts, strategy, prefix=prefix, glossary=glossary)
+        candidates = self._search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens)
         chosen = [_choose_by_mbr((one, *one.alternatives), strategy) for one in candidates]
         self._notify_translations(texts, chosen)
         return chosen
@@ -203,21 +223,46 @@ class Translator(Task, TranslatorMixin):
     tokenizer_type = PairTokenizer
     aligns = True
 
+    @property
+    def source_lang(self) -> str | None:
+        """The code of the language that it translates from, such as "en" or "pt-BR"; None if it is unknown.
+
+        It is stored in config.toml (`data.source_lang`), and can be set.
+        """
+        return self.record.get("data", {}).get("source_lang")
+
+    @source_lang.setter
+    def source_lang(self, code: str | None) -> None:
+        self._set_language("source_lang", code)
+
+    @property
+    def target_lang(self) -> str | None:
+        """The code of the language that it translates into; None if it is unknown. It can be set."""
+        return self.record.get("data", {}).get("target_lang")
+
+    @target_lang.setter
+    def target_lang(self, code: str | None) -> None:
+        self._set_language("target_lang", code)
+
+    def _set_language(self, key: str, code: str | None) -> None:
+        data = {name: value for name, value in self.record.get("data", {}).items() if name != key}
+        self.record = {**self.record, "data": data if code is None else {key: check_code(key, code), **data}}
+
     def _search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-                glossary: GlossaryLike | None = None) -> list[Translation]:
+                glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
         texts, both = as_texts("texts", texts), self.pair_tokenizer()
         self.check_search(strategy, glossary=glossary)
         sources, prefixes = both.encode_sources(texts), both.encode_targets(prefix_for_each(prefix, texts))
         check_lengths("texts", sources, max_positions(self.model.encoder))
         longest = self._longest(strategy)
         for number, ids in enumerate(prefixes):
-            check_prefix_length(ids, longest, text_suffix(number, texts))
+            check_prefix_length(ids, longest, element_name("prefix", number, [] if isinstance(prefix, str) else prefix))
         terms = None if glossary is None else as_glossary(glossary)
         filled = [number for number, text in enumerate(texts) if not is_blank(text)]
         inputs = [TranslationInput(texts[number], sources[number], prefixes[number],
                                    () if terms is None else terms.found(texts[number])) for number in filled]
         hypotheses = map_batches(inputs, [len(one.source) * strategy.rows_per_text for one in inputs],
-                                 lambda some: self._translate_batch(some, strategy))
+                                 lambda some: self._translate_batch(some, strategy), batch_tokens)
         results = [Translation("", 0.0, (), False, look=self._look(text)) for text in texts]
         for number, nbest in zip(filled, hypotheses, strict=True):
             look = results[number].look
@@ -234,7 +279,7 @@ class Translator(Task, TranslatorMixin):
         positions = max_positions(self.model.decoder)
         for name, count in (("max_length", strategy.max_length or 0), ("min_length", strategy.min_length)):
             if positions is not None and count > positions - 1:  # the start has a position too
-                raise checks.wrong(name, f"at most {positions - 1}, the positions that the model has for it", count)
+                raise checks.wrong(name, f"at most {positions - 1}, the number of positions of the model", count)
         if isinstance(strategy, Beam) and strategy.coverage_penalty is not None and not self.attends:
             raise checks.wrong("coverage_penalty", "None for a model without cross-attention",
                                repr(strategy.coverage_penalty))
@@ -327,7 +372,7 @@ class Translator(Task, TranslatorMixin):
                                "one" if isinstance(translations, Translation) else f"{len(translations):,}")
         for number, one in enumerate(translations):
             if not isinstance(one, Translation):
-                raise checks.wrong("translations", "results of `translate`", f"{checks.kind(one)[0]} at {number}",
+                raise checks.wrong(f"translations[{number}]", "a result of `translate`", checks.kind(one)[0],
                                    "`aligned` takes a translation as text.")
         return self._align_pairs([(text, one.ids) for text, one in zip(texts, translations, strict=True)], layer)
 
@@ -346,7 +391,7 @@ class Translator(Task, TranslatorMixin):
         some, both = list(pairs)[:MAX_CHOICE_PAIRS], self.pair_tokenizer()
         for number, pair in enumerate(some):
             if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(one, str) for one in pair):
-                raise checks.wrong("pairs", "pairs of texts, (text, translation)", f"{pair!r:.80} at {number}")
+                raise checks.wrong(f"pairs[{number}]", "a pair of texts, (text, translation)", f"{pair!r:.80}")
         targets = both.encode_targets([translation for _, translation in some])
         rows = [(text, ids) for (text, _), ids in zip(some, targets, strict=True)]
         lengths = self._pair_lengths(rows, "pairs", "pairs")
@@ -397,7 +442,8 @@ class Translator(Task, TranslatorMixin):
     def start_id(self) -> int:
         """The id that a translation begins with."""
         if self.special.start is None:
-            raise checks.wrong("special.start", "an id, for a model that translates", None)
+            raise ValueError("This model has no start token, so it cannot begin a translation. Give its id as "
+                             "`special.start`: SpecialTokens(start=1, end=(2,)).")
         return self.special.start
 
     @cached_property
@@ -441,10 +487,11 @@ def prefix_for_each(prefix: str | Sequence[str], texts: Sequence[str]) -> list[s
     return prefixes
 
 
-def check_prefix_length(ids: Sequence[int], longest: int | None, where: str) -> None:
+def check_prefix_length(ids: Sequence[int], longest: int | None, argument: str) -> None:
     """Refuse a prefix that is longer than a translation may be."""
     if longest is not None and len(ids) > longest:
-        raise checks.wrong("prefix", f"at most {longest} tokens long, as translations are", f"{len(ids)} tokens{where}")
+        raise checks.wrong(argument, f"at most {longest} tokens long, the maximum length of a translation",
+                           f"{len(ids)} tokens long")
 
 
 def _make_translation(tokenizer: Tokenizer, found: Hypothesis) -> Translation:

@@ -180,7 +180,7 @@ def test_the_tree_has_the_numbers_of_the_search(visit, trace):
     kept = [node for node in trace.search.nodes if node.kept or node.ended]
     assert page.locator('[role="treeitem"]').count() == len(kept)
     assert "−1.1800" in page.locator("#view").inner_text()
-    page.get_by_text("dropped ones too").click()
+    page.get_by_text("all, including pruned").click()
     browser_visits.until(page,
                          f"() => document.querySelectorAll('[role=treeitem]').length === {len(trace.search.nodes)}")
     page.locator('[role="treeitem"]').last.click()
@@ -230,14 +230,14 @@ def test_what_if_asks_the_model(chromium, trace):
     with PageServer([trace], what_if=answer) as server, browser_visits.visiting(chromium, server.address) as visit:
         page = visit.open("what-if")
         page.get_by_label("Text", exact=True).fill("The black dog sleeps.")
-        page.get_by_label("The output begins with").fill("Le chien")
+        page.get_by_label("Forced prefix of the output").fill("Le chien")
         page.get_by_label("Beams").fill("3")
         page.locator("form.what-if button.strong").click()
         page.wait_for_selector(".result h2")
         assert [(one.text, one.prefix, one.beams, one.choice, one.trace) for one in questions] == [
             ("The black dog sleeps.", "Le chien", 3, 0, 0)]
         assert page.locator(".result .chart-frame").count() >= 2
-        page.get_by_role("button", name="Look at it in all views").click()
+        page.get_by_role("button", name="Open in all views").click()
         page.wait_for_selector("#view.alignment")
         assert page.locator("h1").inner_text() == "The black dog sleeps."
         page = visit.open("what-if")

@@ -127,7 +127,7 @@ def test_every_half_is_decoded(tmp_path):
 @pytest.mark.parametrize("kind", ["decodeFloat32", "decodeFloat16"])
 def test_half_a_number_is_refused(tmp_path, kind):
     lines = "try { weights[given.kind]('AAAAAAA='); } catch (error) { return error.message; }"
-    assert "cut off" in node_scripts.run(tmp_path, ["weights"], lines, kind=kind)
+    assert "truncated" in node_scripts.run(tmp_path, ["weights"], lines, kind=kind)
 
 
 def projected(look, allowed, kind):

@@ -168,8 +168,8 @@ def test_the_size_of_an_overview(size, most, want):
 
 
 @pytest.mark.parametrize(("change", "parts"), [
-    ({"head": 4}, ["`head`", "4 heads"]), ({"head": -1}, ["`head`"]), ({"size": 0}, ["`size`"]),
-    ({"top": 23}, ["`top`", "below 23"]), ({"left": -1}, ["`left`"]), ({"top": 3, "size": 2}, ["`top`", "block of 2"]),
+    ({"head": 4}, ["`head`", "from 0 to 3"]), ({"head": -1}, ["`head`"]), ({"size": 0}, ["`size`"]),
+    ({"top": 23}, ["`top`", "below 23"]), ({"left": -1}, ["`left`"]), ({"top": 3, "size": 2}, ["`top`", "size, 2"]),
     ({"rows": 0}, ["`rows`"]), ({"columns": -5}, ["`columns`"]),
 ])
 def test_wrong_windows_are_refused(change, parts):

@@ -118,7 +118,7 @@ def test_many_words_are_thinned_and_it_is_said():
     assert names(axes.get_yticklabels()) == [f"{number} w{number}" for number in range(0, 130, 3)]
     assert list(axes.get_yticks()) == list(range(0, 130, 3))
     assert names(axes.get_xticklabels()) == words[:40]
-    assert head(figure) == "one row in 3 is named"
+    assert head(figure) == "one row in 3 is labelled"
 
 
 @pytest.mark.thorough
@@ -246,7 +246,7 @@ def test_entropies_need_no_bounds():
     figure = entropy_picture({"a": [0.5, math.nan]})
     assert maps(figure)[0].get_clim() == (0.0, 0.5)
     assert [text.get_text() for text in figure.axes[0].texts] == ["0.50", "–"]
-    assert head(figure) == "pink: weights that have no entropy"
+    assert head(figure) == "pink: entropy not defined"
 
 
 @pytest.mark.parametrize(("call", "parts"), [

@@ -22,7 +22,7 @@ def head(figure):
 def test_weights_stand_where_the_patches_do():
     figure = patch_picture(torch.tensor(WEIGHTS), (2, 3), lead=1, title="A cat")
     np.testing.assert_allclose(images(figure)[0], [[2 / 28, 3 / 28, 4 / 28], [5 / 28, 6 / 28, 7 / 28]])
-    assert head(figure) == "A cat 0.0357 of the weights is on the token that is no patch"
+    assert head(figure) == "A cat 0.0357 of the weights is on the token before the patches"
 
 
 def test_each_head_has_a_map_and_all_one_scale():

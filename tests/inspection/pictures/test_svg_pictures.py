@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import assert_named
 
+from regard.checks import plural
 from regard.inspection.pictures import heads_svg, heat_svg
 from regard.inspection.pictures.svg import ChartLine, lines_svg
 
@@ -105,7 +106,7 @@ def test_one_token_and_none():
     assert_inert(heat_svg([[1.0]], ["x"], ["y"]))
     for rows, columns in (([], []), (["a"], []), ([], ["a"])):
         svg = heat_svg(np.zeros((len(rows), len(columns))), rows, columns)
-        assert texts(svg) == [f"nothing to show: {len(rows)} rows, {len(columns)} columns"]
+        assert texts(svg) == [f"no weights: {plural(len(rows), 'row')}, {plural(len(columns), 'column')}"]
 
 
 def test_4096_tokens_stay_small_and_are_said_to_be_means():
@@ -113,7 +114,7 @@ def test_4096_tokens_stay_small_and_are_said_to_be_means():
     svg = heat_svg(np.full((4096, 4096), 1 / 4096, np.float32), words, words)
     assert len(svg) < 600_000
     assert texts(svg)[-2:] == ["each cell is the mean of 64 × 64 weights",
-                               "one row in 64 and one column in 64 are named"]
+                               "one row in 64 and one column in 64 are labelled"]
     assert texts(svg)[:2] == ["0 w0", "64 w64"]
     assert not told(svg)
 
@@ -131,7 +132,7 @@ def test_96_heads_have_one_scale():
 
 
 def test_no_head_has_nothing_to_show():
-    assert texts(heads_svg(np.zeros((0, 2, 2)))) == ["nothing to show: (0, 2, 2)"]
+    assert texts(heads_svg(np.zeros((0, 2, 2)))) == ["no weights: (0, 2, 2)"]
 
 
 def test_it_needs_no_other_package(monkeypatch):

@@ -85,7 +85,7 @@ def test_several_trainings_are_told_apart_by_their_folders(tmp_path):
 def test_a_loss_that_was_no_number_is_a_gap(tmp_path):
     figure = training_picture(training(tmp_path / "model", 4.0, "null", 2.0))
     assert np.isnan(figure.axes[0].lines[0].get_ydata()).tolist() == [False, True, False]
-    assert head(figure) == "the loss was not finite at 1 of 3 times"
+    assert head(figure) == "the loss was NaN or infinite at 1 of 3 logged steps"
 
 
 @pytest.mark.parametrize(("call", "parts"), [
@@ -95,7 +95,7 @@ def test_a_loss_that_was_no_number_is_a_gap(tmp_path):
     (lambda: flow_picture({"a": []}), ['flows["a"]']),
     (lambda: flow_picture({"a": np.ones((1, 2, 3))}), ['flows["a"]', "(steps, rows)"]),
     (lambda: training_picture([]), ["`folders`"]),
-    (lambda: training_picture("nowhere"), ["`folders`", "nowhere"]),
+    (lambda: training_picture("nowhere"), ["nowhere", "metrics.jsonl"]),
 ])
 def test_wrong_arguments_are_refused(call, parts):
     assert_named(call, parts)
@@ -127,7 +127,7 @@ def test_what_a_training_writes_can_be_read(tmp_path):
     assert sorted(run.scores) == ["bleu", "chrf", "loss"]
     np.testing.assert_array_equal(run.scores["bleu"].numbers, [1.0, np.nan])
     assert run.last == 3
-    assert run.notes == ("the loss was not finite at 1 of 3 times",)
+    assert run.notes == ("the loss was NaN or infinite at 1 of 3 logged steps",)
     file = TrainingCurves.read(tmp_path / "metrics.jsonl")
     np.testing.assert_array_equal(file.loss, run.loss)
 
@@ -155,24 +155,23 @@ def test_a_last_line_without_an_end_counts(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "said"), [
-    ("nonsense", "metrics.jsonl:2: expected a JSON object"),
+    ("nonsense", "metrics.jsonl:2: invalid JSON"),
     ("[1]", 'metrics.jsonl:2: expected a JSON object with an "event"'),
-    ('{"event": "progress", "loss": 1.0, "rate": 1.0}', 'metrics.jsonl:2: expected "step"'),
-    ('{"event": "progress", "step": true, "loss": 1.0, "rate": 1.0}', 'metrics.jsonl:2: expected "step"'),
-    ('{"event": "progress", "step": 1, "loss": "low", "rate": 1.0}', 'metrics.jsonl:2: expected "loss"'),
-    ('{"event": "judged", "step": 1, "scores": {"bleu": "good"}}', 'metrics.jsonl:2: expected "scores"'),
+    ('{"event": "progress", "loss": 1.0, "rate": 1.0}', 'metrics.jsonl:2: .*"step"'),
+    ('{"event": "progress", "step": true, "loss": 1.0, "rate": 1.0}', 'metrics.jsonl:2: .*"step"'),
+    ('{"event": "progress", "step": 1, "loss": "low", "rate": 1.0}', 'metrics.jsonl:2: .*"loss"'),
+    ('{"event": "judged", "step": 1, "scores": {"bleu": "good"}}', 'metrics.jsonl:2: .*"scores"'),
 ])
 def test_another_line_that_is_wrong_is_named(tmp_path, line, said):
     good = json.dumps({"event": "progress", "step": 1, "loss": 1.0, "rate": 1.0})
     (tmp_path / "metrics.jsonl").write_text(f"{good}\n{line}\n{good}\n")
-    with pytest.raises(ValueError, match="metrics") as error:
+    with pytest.raises(ValueError, match=said):
         TrainingCurves.read(tmp_path)
-    assert said in str(error.value)
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"", "no line of progress or of a validation"),
-    (b'{"event": "ended"}\n', "no line of progress or of a validation"),
+    (b"", "no training progress"),
+    (b'{"event": "ended"}\n', "no training progress"),
     (b"\xff\n", "byte 0 is not UTF-8"),
 ])
 def test_a_file_without_a_training_is_named(tmp_path, data, said):
@@ -182,7 +181,7 @@ def test_a_file_without_a_training_is_named(tmp_path, data, said):
 
 
 def test_a_folder_without_one_is_named(tmp_path):
-    with pytest.raises(ValueError, match="which has none"):
+    with pytest.raises(ValueError, match="there is no such file"):
         TrainingCurves.read(tmp_path)
 
 

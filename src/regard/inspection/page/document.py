@@ -96,7 +96,7 @@ def encode_numbers(numbers: Tensor) -> str:
 
 def _make_document(traces: Sequence[Trace], title: str, *, served: bool, tables: list[JsonObject]) -> JsonObject:
     if not 1 <= len(traces) <= 2:
-        raise checks.wrong("traces", "one, or two to be compared", len(traces))
+        raise checks.wrong("traces", "one trace, or two to compare", len(traces))
     if not all(trace.attentions for trace in traces):
         raise ValueError("This model has no attention, so there is nothing to show.")
     title = title or " · ".join(dict.fromkeys(trace.title for trace in traces if trace.title))

@@ -25,7 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NoReturn, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from regard import checks
+from regard import allocation, checks
 from regard.inspection.page import document
 from regard.inspection.page.document import load_bundle
 from regard.inspection.page.tiles import TileCache, TileWindow
@@ -90,15 +90,15 @@ def parse_what_if(body: bytes) -> WhatIfRequest:
         raise RefusedRequestError(400, "The body must be a JSON object in UTF-8.") from None
     if not isinstance(table, dict) or table.get("text") is None or set(table) - set(WHAT_IF_FIELDS):
         keys = ", ".join(WHAT_IF_FIELDS)
-        raise RefusedRequestError(400, f"The body must be a JSON object with a text, and no other keys than {keys}.")
+        raise RefusedRequestError(400, f"The body must be a JSON object with a text, and no keys other than {keys}.")
     given = {name: value for name, value in table.items() if value is not None}
     for name, value in given.items():
         if type(value) is not WHAT_IF_FIELDS[name]:
             raise checks.wrong(name, "text" if WHAT_IF_FIELDS[name] is str else "a whole number", f"{value!r:.60}")
         if isinstance(value, str) and len(value) > MAX_CHARACTERS:
-            raise checks.wrong(name, f"at most {MAX_CHARACTERS:,} characters long", f"{len(value):,} long")
+            raise checks.wrong(name, f"a text of at most {MAX_CHARACTERS:,} characters", f"one of {len(value):,}")
         if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
-            raise checks.wrong(name, "text without unpaired surrogates", "text with one")
+            raise checks.wrong(name, "a text without unpaired surrogates", "one with them")
     for name, least, most in (("beams", 1, MAX_BEAMS), ("choice", 0, MAX_BEAMS - 1), ("trace", 0, 1)):
         if not least <= given.get(name, least) <= most:
             raise checks.wrong(name, f"from {least} to {most}", given[name])
@@ -106,7 +106,7 @@ def parse_what_if(body: bytes) -> WhatIfRequest:
 
 
 def _refuse_json_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 class PageServer:
@@ -193,7 +193,8 @@ class PageServer:
         _pick_item("trace", self.traces, request.trace)
         with self.model_lock:  # one at a time: a model uses the whole machine
             if self.what_if is None:
-                raise RefusedRequestError(404, "This page has traces and no model. Start `regard look MODEL TEXT`.")
+                raise RefusedRequestError(404, "This page shows stored traces, without a model. For another text run: "
+                                               "regard look MODEL TEXT")
             return {"trace": document.trace_tables([self.what_if(request)])[0]}
 
 
@@ -274,9 +275,9 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
         except ValueError as error:
             self._refuse(400, str(error))
         except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter, on a CPU too
-            if isinstance(error, RuntimeError) and "memory" not in str(error):
+            if not allocation.is_out_of_memory(error):
                 raise
-            self._refuse(500, "There is not enough memory for this. Try a shorter text, or fewer beams.")
+            self._refuse(500, allocation.describe(error, "Try a shorter text, or fewer beams."))
 
     def _check_sender(self) -> None:
         """Refuse a request for another host name, or from another page."""

@@ -179,14 +179,14 @@ def _row_slices(first: int, last: int, columns: int) -> Iterator[list[int]]:
 def _check_window(attention: TracedAttention, head: int, window: TileWindow, size: int) -> TileWindow:
     """Check a window, and cut it to the matrix."""
     if not 0 <= head < attention.heads:
-        raise checks.wrong("head", f"one of the {attention.heads} heads, from 0", head)
+        raise checks.wrong("head", f"from 0 to {attention.heads - 1}, one of the heads", head)
     if size < 1:
         raise checks.wrong("size", "at least 1", size)
     for name, start, count in (("top", window.top, attention.rows), ("left", window.left, attention.columns)):
         if not 0 <= start < count:
             raise checks.wrong(name, f"at least 0 and below {count}", start)
         if start % size:
-            raise checks.wrong(name, f"where a block of {size} begins", start)
+            raise checks.wrong(name, f"a multiple of the block size, {size}", start)
     for name, count in (("rows", window.rows), ("columns", window.columns)):
         if count < 1:
             raise checks.wrong(name, "at least 1", count)

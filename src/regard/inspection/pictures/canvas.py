@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from regard import checks
 from regard.inspection import labels
+from regard.storage.filesystem import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +129,7 @@ def cells_from_weights(weights: Floats, limit: int) -> Cells:
 
 
 def cells_from_record(record: Any, limit: int) -> Cells:
-    """An attention record (heads, n, N) as at most `limit` × `limit` cells; a long one is asked for means only."""
+    """An attention record (heads, n, N) as at most `limit` × `limit` cells; of a long one only means are computed."""
     from regard.inspection.records import record_shape
 
     n, N = record_shape(record)[-2:]
@@ -299,7 +300,7 @@ def _wrap(text: str, width: float, size: float) -> list[str]:
 
 def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
     """Write a figure to a .png, .svg or .pdf file; a figure that cannot be drawn leaves the file unchanged."""
-    Path(path).write_bytes(render_figure(figure, picture_format(path)))
+    write_file(Path(path), render_figure(figure, picture_format(path)))
 
 
 def picture_format(path: str | os.PathLike[str]) -> str:

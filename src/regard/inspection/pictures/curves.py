@@ -5,7 +5,8 @@
     length_picture({"lstm": {64: [0.3], 256: [0.08]}, "attention": {64: [1e-4], 256: [2e-4]}}, "loss", level={...})
 
 A training run is read from the `metrics.jsonl` of its folder. Lines differ in colour and in dashes, so that they can be
-told apart without colours; of several values the line is the median and the band goes from the smallest to the largest.
+distinguished without colours; of several values the line is the median and the band goes from the smallest to the
+largest.
 This file does not know cells, models or training.
 """
 
@@ -71,23 +72,23 @@ class TrainingCurves(NamedTuple):
             # str.splitlines would split at other characters too.
             lines = re.findall("[^\n]*\n|[^\n]+", file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise checks.wrong("folders", f"model folders with a file {METRICS_FILE}",
-                               f"{os.fspath(path)!r}, which has none") from error
+            raise ValueError(f"{file}: there is no such file or folder. Give the folder of a training, which has a "
+                             f"{METRICS_FILE}.") from error
         except UnicodeDecodeError as error:
-            raise ValueError(f"{file}: byte {error.start} is not UTF-8") from error
+            raise ValueError(f"{file}: byte {error.start:,} is not UTF-8.") from error
         parsed = [_parse_line(file, number, text) for number, text in enumerate(lines, 1)
                   if text.endswith("\n") or number < len(lines) or _is_json(text)]
         progress = [line for line in parsed if line["event"] == "progress"]
         validated = [line for line in parsed if line["event"] == "judged"]
         if not progress and not validated:
-            raise ValueError(f"{file}: there is no line of progress or of a validation yet")
+            raise ValueError(f"{file}: there is no training progress and no validation yet.")
         names = dict.fromkeys(name for line in validated for name in line["scores"])
         loss = _points(progress, [line["loss"] for line in progress])
         gaps = int(np.isnan(loss.numbers).sum())
         return cls(loss, _points(progress, [line["rate"] for line in progress]),
                    {name: _points(validated, [line["scores"].get(name) for line in validated]) for name in names},
                    max(line["step"] for line in (*progress, *validated)),
-                   (f"the loss was not finite at {gaps} of {len(progress)} times",) if gaps else ())
+                   (f"the loss was NaN or infinite at {gaps:,} of {len(progress):,} logged steps",) if gaps else ())
 
 
 def _is_json(text: str) -> bool:
@@ -103,14 +104,14 @@ def _parse_line(file: Path, number: int, text: str) -> dict[str, Any]:
     try:
         line = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{file}:{number}: expected a JSON object, but: {error}") from error
+        raise ValueError(f"{file}:{number}: invalid JSON: {error}.") from error
     if not isinstance(line, dict) or not isinstance(line.get("event"), str):
-        raise ValueError(f'{file}:{number}: expected a JSON object with an "event"')
+        raise ValueError(f'{file}:{number}: expected a JSON object with an "event".')
     needed = {"progress": ("step", "loss", "rate"), "judged": ("step", "scores")}.get(line["event"], ())
     for key in needed:
         if key not in line or not _fits(key, line[key]):
-            raise ValueError(f'{file}:{number}: expected "{key}" in a line of {line["event"]}, but got '
-                             f"{json.dumps(line.get(key))[:80]}")
+            got = json.dumps(line[key])[:80] if key in line else "none"
+            raise ValueError(f'{file}:{number}: the event "{line["event"]}" needs a valid "{key}", but has {got}.')
     return line
 
 

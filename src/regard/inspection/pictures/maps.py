@@ -9,9 +9,9 @@
     trace_html(trace)                                                               a small map for a notebook
 
 White is 0, and a colour bar shows the scale. Of many words some are labelled, and the picture says how many; a map of
-more than 2,000 rows or columns shows means of blocks, and says so. A trace is asked only for what a picture needs: a
-long one for means of blocks, never for a whole matrix. The first alignment map of this kind is figure 3 of Bahdanau,
-Cho and Bengio (2015). This file does not know models.
+more than 2,000 rows or columns shows means of blocks, and says so. A picture computes only what it needs of a trace: of
+a long one means of blocks, never a whole matrix. The first alignment map of this kind is figure 3 of Bahdanau, Cho and
+Bengio (2015). This file does not know models.
 """
 
 import html
@@ -174,7 +174,7 @@ def entropy_picture(entropies: Mapping[str, Sequence[float] | Any], bounds: Mapp
     given = {name: as_floats(f'entropies["{name}"]', values, 1, "(heads,)") for name, values in entropies.items()}
     bounds = bounds or {}
     if unknown := sorted(set(bounds) - set(given)):
-        raise checks.wrong("bounds", "of the layers that have entropies", f'of "{unknown[0]}"')
+        raise checks.wrong("bounds", "bounds of layers that have entropies", f'one of "{unknown[0]}"')
     positions, across, down = _head_positions({name: len(values) for name, values in given.items()})
     largest = max([0.0, *bounds.values(), *(float(values[np.isfinite(values)].max(initial=0.0))
                                             for values in given.values())])
@@ -197,7 +197,7 @@ def entropy_picture(entropies: Mapping[str, Sequence[float] | Any], bounds: Mapp
         height = min(max(down * square, 1.0), 3.0)
         canvas.add_colour_bar(figure, image, across * square + 0.1, 0, height, "entropy in nats")
         finite = all(np.isfinite(values).all() for values in given.values())
-        return canvas.finish_figure(figure, title, notes if finite else [*notes, "pink: weights that have no entropy"])
+        return canvas.finish_figure(figure, title, notes if finite else [*notes, "pink: entropy not defined"])
 
 
 def _head_positions(heads: Mapping[str, int]) -> tuple[dict[str, list[tuple[float, float]]], int, float]:
@@ -327,7 +327,7 @@ def attention_picture(trace: "Trace", name: str, head: int | None = None) -> "Fi
     _check_trace(trace)
     attention = checks.pick("name", name, {one.name: one for one in trace.attentions})
     if head is not None and (isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < attention.heads):
-        raise checks.wrong("head", f"one of the {attention.heads} heads of {attention.name}, from 0", repr(head))
+        raise checks.wrong("head", f"from 0 to {attention.heads - 1}, one of the heads of {attention.name}", repr(head))
     return map_picture(_attention_cells(attention, head, MAX_CELLS), trace.sides[attention.queries].tokens,
                        trace.sides[attention.keys].tokens, title=trace.title,
                        sides=(attention.queries, attention.keys), notes=_map_notes(trace, attention, head))
@@ -361,7 +361,7 @@ def attention_html(attention: "TracedAttention") -> str:
 
 
 def _too_long_html(attention: "TracedAttention") -> str:
-    sizes = f"{attention.heads} heads of {attention.rows:,} × {attention.columns:,} weights"
+    sizes = f"{checks.plural(attention.heads, 'head')} of {attention.rows:,} × {attention.columns:,} weights"
     return (f"<p>{html.escape(attention.name)}: {sizes}, too many for a small map. <code>look.block_map(64)</code> "
             "gives means of blocks, and <code>regard look</code> shows all.</p>")
 
@@ -372,11 +372,11 @@ def _trace_map(trace: "Trace", selection: "MapSelection",
     attention, notes = selection.attention, _map_notes(trace, selection.attention, selection.head)
     if selection.words is None or max(attention.rows, attention.columns) > MAX_CELLS:
         if trace.alignment is not None and trace.alignment.offset:
-            notes.append(f"the row that belongs to a token is {trace.alignment.offset} further down")
+            notes.append(f"the row of a token is {trace.alignment.offset} further down")
         rows, columns = (trace.sides[side].tokens for side in (attention.queries, attention.keys))
         return _attention_cells(attention, selection.head, max_cells), rows, columns, notes
     if hidden := attention.columns - sum(word.last_token + 1 - word.first_token for word in selection.words[1]):
-        notes.append(f"not shown: {hidden} token{'s' * (hidden > 1)} of {attention.keys} in no word")
+        notes.append(f"not shown: {checks.plural(hidden, 'token')} of {attention.keys} outside of words")
     weights = as_floats("weights", selection.weights(), 2, "(rows, columns)")
     return cells_from_weights(weights, max_cells), selection.rows, selection.columns, notes
 
@@ -404,7 +404,7 @@ def _entropy_view(trace: "Trace") -> "Figure":
         if bound is not None:
             bounds[attention.name] = bound
     if len(bounds) < len(entropies):
-        notes.append("weights that need not sum to 1 have no largest entropy")
+        notes.append("no maximum entropy: the weights need not sum to 1")
     return entropy_picture(entropies, bounds, title=trace.title, notes=notes)
 
 
@@ -414,10 +414,10 @@ def _patches_view(trace: "Trace", image: Any = None) -> "Figure":
     side = trace.sides[attention.keys]
     assert side.grid is not None
     if attention.queries == attention.keys and side.lead:
-        weights, note = attention.look.rows(0), f"what the token {side.tokens[0]} attends to"
+        weights, note = attention.look.rows(0), f"attention of the token {side.tokens[0]}"
     else:
         weights = attention.look.column_sums() / attention.rows
-        note = f"what {attention.rows} tokens attend to, on average"
+        note = f"attention averaged over {checks.plural(attention.rows, 'token')}"
     return patch_picture(weights, side.grid, lead=side.lead, image=image, title=trace.title,
                          notes=[*_model_notes(trace), attention.name, note])
 
@@ -473,4 +473,4 @@ def _model_notes(trace: "Trace") -> list[str]:
 
 def _check_trace(trace: "Trace") -> None:
     if not trace.attentions:
-        raise checks.wrong("trace", "one with at least one attention", "one without any")
+        raise checks.wrong("trace", "a trace with at least one attention", "one without any")

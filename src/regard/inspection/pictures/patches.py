@@ -79,7 +79,7 @@ def _notes(given: Floats, lead: int) -> list[str]:
     if lead:
         sums = given[:, :lead].sum(1)
         low, high = canvas.format_number(sums.min()), canvas.format_number(sums.max())
-        what = "token that is no patch" if lead == 1 else f"{lead} tokens that are no patches"
+        what = "token before the patches" if lead == 1 else f"{lead} tokens before the patches"
         notes.append(f"{low if low == high else f'{low} … {high}'} of the weights is on the {what}")
     return notes + canvas.describe_cells([canvas.cells_from_weights(given[:, None], given.shape[1])])
 

@@ -4,7 +4,7 @@
     heads_svg(weights)                                      a small map for each head, all on one scale
     lines_svg([ChartLine("LSTM", steps, losses)], x_label="step", y_label="loss")
 
-Darker is more, orange is negative. Lines differ in colour, dashes and markers, so that they can be told apart without
+Darker is more, orange is negative. Lines differ in colour, dashes and markers, and can be distinguished without
 colours. Text and axes take the colour of the text around them and are legible on black and on white. Words are escaped,
 and there is no script, link or `id`, so that many can stand on one page. This file knows numbers and words, not models.
 """
@@ -59,8 +59,8 @@ def heat_svg(weights: Any, rows: Sequence[str], columns: Sequence[str], *, title
         raise checks.wrong("weights", f"of shape ({len(rows)}, {len(columns)}), one row and one column for each word",
                            f"of shape {checks.shape(given)}")
     if not given.size:
-        return svg_element(260, 20, title or "nothing", [svg_text(0, 14, f"nothing to show: {len(rows)} rows, "
-                                                                 f"{len(columns)} columns")])
+        sizes = f"{checks.plural(len(rows), 'row')}, {checks.plural(len(columns), 'column')}"
+        return svg_element(260, 20, title or "no weights", [svg_text(0, 14, f"no weights: {sizes}")])
     return map_svg(canvas.cells_from_weights(given, MAX_CELLS), rows, columns, title=title)
 
 
@@ -82,7 +82,7 @@ def map_svg(drawn: Cells, rows: Sequence[str], columns: Sequence[str], *, title:
     width, height = left + drawn.values.shape[1] * cell, top + drawn.values.shape[0] * cell
     notes = [*(labels.text_label(note, 120) for note in notes), *canvas.describe_cells([drawn]),
              *labels.describe_label_step(len(rows), len(columns), drawn.size, MAX_CELLS)]
-    title = title or f"weights of {len(rows)} words on {len(columns)} words"
+    title = title or f"attention weights, {len(rows)} × {len(columns)} words"
     return _with_scale(parts, width, height, scale, notes, title)
 
 
@@ -90,7 +90,7 @@ def heads_svg(weights: Any, *, title: str = "") -> str:
     """A small map of each head as one SVG element, from weights (heads, rows, columns)."""
     given = canvas.as_floats("weights", weights, 3, "(heads, rows, columns)")
     if not given.size:
-        return svg_element(260, 20, title or "nothing", [svg_text(0, 14, f"nothing to show: {checks.shape(given)}")])
+        return svg_element(260, 20, title or "no weights", [svg_text(0, 14, f"no weights: {checks.shape(given)}")])
     drawn = canvas.cells_from_weights(given, MAX_HEAD_CELLS)
     side, parts, scale = 84.0, [], ColourScale.of(drawn.values)
     down, across = drawn.values.shape[1:]
@@ -100,7 +100,7 @@ def heads_svg(weights: Any, *, title: str = "") -> str:
         parts += _map_parts(values, scale, left, top, side / across, side / down, None)
     width = min(len(given), HEADS_PER_ROW) * (side + 10) - 10
     height = 14 + -(-len(given) // HEADS_PER_ROW) * (side + 26) - 26
-    title = title or f"weights of {len(given)} heads"
+    title = title or f"attention weights of {checks.plural(len(given), 'head')}"
     return _with_scale(parts, width, height, scale, canvas.describe_cells([drawn]), title)
 
 
@@ -239,7 +239,7 @@ def lines_svg(lines: Sequence[ChartLine], *, x_label: str, y_label: str, title: 
     missing = [f"{line.name}: not shown where it is 0" for line, one in zip(lines, drawn, strict=True)
                if log and len(one.x) < int(np.isfinite(canvas.as_floats(line.name, line.y, 1, "(n,)")).sum())]
     if not any(len(one.x) for one in drawn):
-        return svg_element(260, 20, title or "nothing", [svg_text(0, 14, "nothing to show")])
+        return svg_element(260, 20, title or "no data", [svg_text(0, 14, "no data")])
     left, top, legend = 52.0, 10.0, 16.0 * len(drawn)
     x_axis, y_axis = _chart_axes(drawn, left, top, x_names, log, y_min)
     parts = _grid(x_axis, y_axis, x_names)

@@ -89,7 +89,7 @@ export const alignmentView = {
     const anyWords = hasWords(trace.sides[one.queries]) || hasWords(trace.sides[one.keys]);
     const by = anyWords && app.state.units !== "tokens" ? "words" : "tokens";
     const best = /** @type {[string, string][]} */ (
-      trace.alignment ? [["best", `best known: ${trace.attentions[trace.alignment.attention].name}`]] : []
+      trace.alignment ? [["best", `best alignment: ${trace.attentions[trace.alignment.attention].name}`]] : []
     );
     const controls = make(
       "div",
@@ -107,7 +107,7 @@ export const alignmentView = {
             one,
             chosen.head < 0 ? "mean" : String(chosen.head),
             (head) => app.navigate({ head, row: "", column: "" }),
-            [["mean", "mean of all"]]
+            [["mean", "mean of all heads"]]
           ),
       anyWords
         ? toggle(
@@ -123,14 +123,14 @@ export const alignmentView = {
       scale.element
     );
     const main = make("div", { class: "main" });
-    const aside = make("aside", { class: "aside", "aria-label": "What is pinned" });
+    const aside = make("aside", { class: "aside", "aria-label": "Pinned word" });
     fill(room, controls, make("div", { class: "split" }, main, aside));
     if (!isSmall(trace, one)) {
       fill(
         main,
         notice(
-          `This map has ${sizeText(trace, one)} weights: too many to see at once. `,
-          textButton("See it in Long", () =>
+          `This map has ${sizeText(trace, one)} weights, too many to show at once. `,
+          textButton("Open in Long", () =>
             app.navigate({ view: "long", attention: String(chosen.attention), head: String(Math.max(0, chosen.head)) })
           )
         )
@@ -213,7 +213,7 @@ function showAlignment(app, trace, chosen, found, scale, main, aside) {
         : null,
       ofRow || ofColumn
         ? textButton("Unpin", () => pin(null, null))
-        : mutedText("Press a word, or a cell of the map, to pin it and to list its largest weights."),
+        : mutedText("Click a word or a cell of the map to pin it and list its largest weights."),
       image
     );
     showPatches(row);
@@ -231,14 +231,14 @@ function showAlignment(app, trace, chosen, found, scale, main, aside) {
     chart.element,
     sure
       ? mutedText(
-          "Bars beside the rows: confidence, the geometric mean of the probabilities the model itself gave to the " +
-            "tokens of a word. It says how sure the model was, not how often it is right."
+          "Bars beside the rows: confidence, the geometric mean of the model's probabilities for the tokens of a " +
+            "word. A confident model can be wrong."
         )
       : null,
     chosen.offset
       ? mutedText(
           `Rows are taken ${plural(Math.abs(chosen.offset), "step")} ${chosen.offset > 0 ? "after" : "before"} the ` +
-            "word was written, where this attention aligns best; words without such a row are left out."
+            "word was generated, where this attention aligns best; words without such a row are left out."
         )
       : null,
     weightTable(plane)

@@ -67,7 +67,7 @@ export class Chart {
     this.caption = "";
     this.unknown = false;
     this.due = 0;
-    this.asked = 0;
+    this.requests = 0;
     attachInput(this);
     this.watcher = new ResizeObserver(() => this.layout());
     this.watcher.observe(this.element);
@@ -345,18 +345,18 @@ export class Chart {
     }
     const exact = make("strong", {}, plane.levels[0] === 1 ? "…" : "not in this page");
     fill(this.readout, ...names, exact, place, ` · mean of its block ${said}`);
-    const number = ++this.asked;
+    const number = ++this.requests;
     if (plane.levels[0] === 1)
       setTimeout(async () => {
-        if (number !== this.asked) return;
+        if (number !== this.requests) return;
         const one = await plane.map({ top: row, left: column, rows: 1, columns: 1 }, 1).catch(() => null);
-        if (one && number === this.asked) exact.textContent = describeCell(plane, row, column, one.values[0]);
+        if (one && number === this.requests) exact.textContent = describeCell(plane, row, column, one.values[0]);
       }, 40);
   }
 
   /** Nothing is pointed at: say what could be. */
   showHint() {
-    this.asked++;
+    this.requests++;
     const zoom = Math.min(this.fit.x, this.fit.y) < MIN_LABELLED_CELL ? " + and − zoom." : "";
     const hint = `Point at a cell, or move with the arrow keys, to read its weight.${zoom}`;
     fill(this.readout, make("span", { class: "quiet" }, hint));
@@ -380,7 +380,7 @@ function chartLabel(plane) {
 function chartHelp(plane, options) {
   const keys =
     options.manner === "roaming"
-      ? "Arrow keys move the map, with Shift the cell that is read"
+      ? "Arrow keys move the map, with Shift the selected cell"
       : "Arrow keys move from cell to cell, Enter pins";
   return `${chartLabel(plane)}. ${keys}; plus and minus zoom, 0 shows all.`;
 }

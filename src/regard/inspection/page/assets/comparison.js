@@ -35,7 +35,7 @@ export function comparisonCharts(app, planes, titles, options, room) {
       ? null
       : mutedText(
           `The first has ${first.rows} × ${first.columns} cells and the second ${second.rows} × ${second.columns}: ` +
-            "there is no difference cell by cell."
+            "there is no difference map."
         ),
     alike ? mutedText(nameWarning(first, second)) : null,
     make(
@@ -58,8 +58,8 @@ function nameWarning(first, second) {
   for (let i = 0; i < first.rows; i++) if (first.rowName(i) !== second.rowName(i)) other++;
   for (let j = 0; j < first.columns; j++) if (first.columnName(j) !== second.columnName(j)) other++;
   return other
-    ? `${other} of the ${first.rows + first.columns} names of rows and columns differ: ` +
-        "there the difference is between unlike things."
+    ? `${other} of the ${first.rows + first.columns} row and column labels differ: ` +
+        "there the difference compares different tokens."
     : "";
 }
 

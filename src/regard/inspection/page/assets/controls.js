@@ -58,10 +58,10 @@ export function headChoice(attention, value, chosen, before = []) {
 
 /** @type {[string, string][]} */
 const SCALES = [
-  ["linear", "straight, up to the largest"],
-  ["one", "straight, up to 1"],
+  ["linear", "linear, up to the maximum"],
+  ["one", "linear, up to 1"],
   ["root", "square root"],
-  ["log", "powers of ten"]
+  ["log", "logarithmic"]
 ];
 
 /**
@@ -207,7 +207,7 @@ export function weightTable(plane) {
         fill(room, table);
       }
     },
-    make("summary", {}, "The numbers as a table"),
+    make("summary", {}, "Weights as a table"),
     room
   );
   return details;

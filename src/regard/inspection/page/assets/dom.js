@@ -59,7 +59,7 @@ export function isolatedText(text) {
 }
 
 /**
- * A canvas of so many CSS pixels, sharp on this screen.
+ * A canvas of this size in CSS pixels, sharp on this screen.
  * @param {HTMLCanvasElement} canvas
  * @param {number} width
  * @param {number} height

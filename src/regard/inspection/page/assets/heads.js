@@ -112,9 +112,9 @@ export async function measureHead(app, number, attention, head) {
 }
 
 export const NAMING_RULE =
-  `A head is named after the place that holds at least ${SHARE * 100}% of its weight and at least ${LIFT} times what ` +
-  `uniform weights would put there; “uniform” means an entropy of at least ${EVEN * 100}% of the ` +
-  "largest possible. Separators are tokens that look like </s> or [SEP].";
+  `A head is labelled with the position that gets at least ${SHARE * 100}% of its weight and at least ${LIFT} times ` +
+  `the share of uniform attention; “uniform” means an entropy of at least ${EVEN * 100}% of the maximum. ` +
+  "Separators are tokens such as </s> and [SEP].";
 
 /** @typedef {import("./heads.js").Measured | null} Found */
 /** @typedef {{attention: number, head: number, element: HTMLElement, measured: Found}} Card */
@@ -173,8 +173,8 @@ export const headsView = {
       room,
       filter,
       mutedText(
-        "Each small map has a scale of its own, from 0 to the “max” under it (from minus that, where weights are " +
-          "negative). H is the entropy in nats, mean over the rows."
+        "Each map has its own colour scale, from 0 to the maximum below it (symmetric around 0 if some weights are " +
+          "negative). H is the entropy in nats, averaged over the rows."
       ),
       names,
       ...groups,
@@ -339,7 +339,7 @@ function openHead(app, number, attention, head, dialog) {
   chart.layout();
   measureHead(app, number, attention, head)
     .then((found) => {
-      if (!found) return fill(facts, mutedText("This page holds only an overview of this head."));
+      if (!found) return fill(facts, mutedText("This page has only an overview of this head."));
       const rest = found.rows < found.of ? ` (from ${found.rows} of ${formatCount(found.of)} rows, evenly spaced)` : "";
       fill(
         facts,
@@ -348,12 +348,12 @@ function openHead(app, number, attention, head, dialog) {
           {},
           "Entropy ",
           make("strong", { class: "number" }, formatFixed(found.entropy, 4)),
-          " nats, mean over the rows" + rest + "."
+          " nats, averaged over the rows" + rest + "."
         ),
         make(
           "table",
           {},
-          make("caption", {}, "Share of its weight, and the share of uniform weights"),
+          make("caption", {}, "Share of the weight, and its share under uniform attention"),
           make(
             "tbody",
             {},

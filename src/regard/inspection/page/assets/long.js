@@ -73,7 +73,7 @@ export const longView = {
       ),
       one.data.kind === "overview"
         ? notice(
-            "This file holds the overview of this map alone. To zoom in to single weights: " +
+            "This file has only an overview of this map. To zoom in to single weights: " +
               `regard look ${app.page.file ?? "FILE"}`
           )
         : null,
@@ -83,7 +83,7 @@ export const longView = {
         make("div", { class: "main" }, chart.element),
         make(
           "aside",
-          { class: "aside", "aria-label": "Where on the map" },
+          { class: "aside", "aria-label": "Position on the map" },
           make(
             "div",
             { class: "buttons", role: "group", "aria-label": "Zoom" },
@@ -96,7 +96,7 @@ export const longView = {
           rounding(one.data),
           mutedText(
             `${sizeText(trace, one)} weights. Drag or use the arrow keys to move, the wheel or + and − to zoom, ` +
-              "0 to see all. Shift and arrows move the cell that is read."
+              "0 to show all. Shift and the arrow keys move the selected cell."
           )
         )
       )

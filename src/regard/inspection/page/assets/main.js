@@ -21,7 +21,7 @@ function readPage() {
   const element = /** @type {HTMLElement} */ (document.getElementById("page"));
   const page = JSON.parse(element.textContent ?? "");
   element.textContent = ""; // it may be large, and is not needed twice
-  if (page.version !== 1) throw new Error(`This page is of version ${page.version}, which its script does not know.`);
+  if (page.version !== 1) throw new Error(`This page has version ${page.version}, which its script does not support.`);
   return page;
 }
 

@@ -217,7 +217,7 @@ export function legend(scale, what, known) {
   }
   const plain = specialColours();
   const below = scale.shape === "log" && !scale.signed ? `${formatTick(scale.floor)} or less` : formatTick(scale.low);
-  const words = `Colours from ${below} to ${formatTick(scale.high)}, ${SCALE_NAMES[scale.shape]}.`;
+  const words = `Colour scale from ${below} to ${formatTick(scale.high)}, ${SCALE_NAMES[scale.shape]}.`;
   return make(
     "figure",
     { class: "legend", "aria-label": `${what}. ${words}` },
@@ -235,9 +235,9 @@ export function legend(scale, what, known) {
 
 /** @type {Record<Shape, string>} */
 export const SCALE_NAMES = {
-  linear: "on a straight line",
-  root: "on a line of square roots",
-  log: "on a line of powers of ten"
+  linear: "linear",
+  root: "square root",
+  log: "logarithmic"
 };
 
 /**

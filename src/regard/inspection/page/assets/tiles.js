@@ -5,7 +5,7 @@ import { specialColours } from "./scale.js";
 
 export const TILE = 128; // blocks along each edge
 const MAX_TILES = 384;
-const RETRY_AFTER = 5000; // milliseconds after which something that failed may be asked for again
+const RETRY_AFTER = 5000; // milliseconds after which something that failed may be requested again
 const MAX_FETCHES = 2; // tiles that are fetched at once
 
 /**
@@ -29,7 +29,7 @@ export class Tiles {
     this.kept = new Map();
     /** @type {Set<string>} */
     this.underWay = new Set();
-    /** @type {Set<string>} what could not be had is not asked for again at once */
+    /** @type {Set<string>} what failed is not requested again at once */
     this.lost = new Set();
     /** @type {Spot[]} */
     this.wanted = [];

@@ -22,7 +22,7 @@ export function pathTo(search, number) {
 }
 
 /**
- * The nodes that are shown: all, or only what was kept, what ended, and what led there; at most so many.
+ * The nodes that are shown: all, or only what was kept, what ended, and what led there; at most `most` of them.
  * @param {Search} search
  * @param {boolean} dropped
  * @param {number} most
@@ -112,7 +112,7 @@ export const treeView = {
       fill(
         room,
         notice(
-          'This trace holds no search. A trace of a translation by beam search does: regard look MODEL "text" --beam 5.'
+          'This trace has no beam search. To record one: regard look MODEL "text" --beam 5'
         )
       );
       return;
@@ -123,11 +123,11 @@ export const treeView = {
     const shown = dropped ? shownNodes(search, true, MAX_NODES) : few;
     const layout = placeNodes(search, shown);
     const start = shown.has(wanted) ? wanted : layout.placed[0].number;
-    const aside = make("aside", { class: "below", "aria-label": "The path" });
+    const aside = make("aside", { class: "below", "aria-label": "Selected path" });
     const board = make("div", {
       class: "board",
       role: "tree",
-      "aria-label": `The tree of a search with ${plural(search.beams, "beam")}`
+      "aria-label": `Tree of a beam search with ${plural(search.beams, "beam")}`
     });
     board.style.width = `${layout.depths * STEP_WIDTH + 24}px`;
     board.style.height = `${layout.lines * LINE_HEIGHT + 16}px`;
@@ -141,7 +141,7 @@ export const treeView = {
           "Show",
           [
             ["no", "kept and finished"],
-            ["yes", "dropped ones too"]
+            ["yes", "all, including pruned"]
           ],
           dropped ? "yes" : "no",
           (value) => app.navigate({ dropped: value, node: "" })
@@ -155,10 +155,10 @@ export const treeView = {
         )
       ),
       mutedText(
-        `${formatCount(search.nodes.length)} continuations considered with ${plural(search.beams, "beam")}` +
+        `${plural(search.nodes.length, "continuation")} considered with ${plural(search.beams, "beam")}` +
           (hidden ? `, ${formatCount(hidden)} of them not shown` : "") +
-          (search.left_out ? `, and ${formatCount(search.left_out)} more that there was no room for` : "") +
-          ". Under a token: its probability after what is before it."
+          (search.left_out ? `, and ${formatCount(search.left_out)} more that are not in the trace` : "") +
+          ". Below a token: its probability given the tokens before it."
       ),
       make("div", { class: "board-room" }, board),
       aside
@@ -172,7 +172,7 @@ export const treeView = {
 };
 
 /** @type {Record<string, string>} */
-const KINDS = { best: "the best", kept: "kept", ended: "finished ■", dropped: "dropped" };
+const KINDS = { best: "best", kept: "kept", ended: "finished ■", dropped: "pruned" };
 
 /**
  * @param {Search} search
@@ -286,10 +286,10 @@ function describePath(app, trace, search, number, room) {
   const rank = search.best.indexOf(number);
   const tokens = path.map((one) => search.nodes[one].token);
   const state = node.ended
-    ? "It is finished."
+    ? "The hypothesis is finished."
     : node.kept
-      ? "The search went on from here."
-      : "The search dropped it here.";
+      ? "The search continued from here."
+      : "The search pruned it here.";
   const picture = make("div");
   const text = joinTokens(tokens) || visibleText(node.token);
   app.announce(`${text}: ${formatFixed(node.total, 3)}. ${state}`);
@@ -306,7 +306,7 @@ function describePath(app, trace, search, number, room) {
     ),
     make(
       "div",
-      { class: "table-room", tabindex: "0", role: "region", "aria-label": "Numbers of the path" },
+      { class: "table-room", tabindex: "0", role: "region", "aria-label": "Probabilities along the path" },
       make(
         "table",
         {},
@@ -328,7 +328,7 @@ function describePath(app, trace, search, number, room) {
           make(
             "tr",
             {},
-            make("th", { scope: "row" }, "sum of logs"),
+            make("th", { scope: "row" }, "sum of log-probabilities"),
             ...path.map((one) => make("td", {}, formatFixed(search.nodes[one].total, 3)))
           )
         )
@@ -371,7 +371,7 @@ async function showAttention(app, trace, shared, length, rank, room) {
     make("h3", {}, `Attention of ${shared === length ? "this path" : "its first tokens"}`),
     shared < length
       ? mutedText(
-          `The first ${shared} of its ${length} tokens are those that were written; the trace has the weights of these.`
+          `The first ${shared} of its ${length} tokens are those of the output; the trace has weights only for them.`
         )
       : null,
     make(
@@ -382,7 +382,7 @@ async function showAttention(app, trace, shared, length, rank, room) {
         one,
         chosen.head < 0 ? "mean" : String(chosen.head),
         (head) => app.navigate({ attention: String(chosen.attention), head }),
-        [["mean", "mean of all"]]
+        [["mean", "mean of all heads"]]
       )
     ),
     chart.element,

@@ -23,7 +23,7 @@ function decodeBase64(text) {
  */
 export function decodeFloat32(text) {
   const bytes = decodeBase64(text);
-  if (bytes.length % 4) throw new Error("the numbers of this page are cut off: write the page again");
+  if (bytes.length % 4) throw new Error("the data of this page is truncated: write the page again");
   return new Float32Array(bytes.buffer);
 }
 
@@ -33,7 +33,7 @@ export function decodeFloat32(text) {
  */
 export function decodeFloat16(text) {
   const bytes = decodeBase64(text);
-  if (bytes.length % 2) throw new Error("the numbers of this page are cut off: write the page again");
+  if (bytes.length % 2) throw new Error("the data of this page is truncated: write the page again");
   return new Uint16Array(bytes.buffer);
 }
 
@@ -88,7 +88,7 @@ export function yieldToBrowser() {
   if (now - sliceBegan < (hurried ? SLICE_MOVING : SLICE)) return null;
   return new Promise((resolve) => {
     const go = () => {
-      // Several computations may wait here at once: the first to go on begins the slice of all.
+      // Several computations may wait here at once: the first to continue begins the slice of all.
       if (performance.now() - sliceBegan >= SLICE_MOVING) sliceBegan = performance.now();
       resolve();
     };
@@ -146,7 +146,7 @@ export class ProjectedWeights {
     this.key = decodeFloat16(data.key);
     this.normalizer = decodeFloat32(data.normalizer);
     if (this.query.length !== heads * rows * data.width || this.key.length !== data.key_heads * columns * data.width)
-      throw new Error("the queries and keys of this page do not have the sizes that it says: write the page again");
+      throw new Error("the queries and keys of this page do not have the sizes in its header: write the page again");
     /** @type {Map<number, {query: Float32Array, key: Float32Array}>} two heads in full, because two are compared */
     this.open = new Map();
   }
@@ -259,7 +259,7 @@ function overviewOf(data) {
 }
 
 /**
- * The sizes of blocks an attention can be asked for, rising: by powers of two.
+ * The block sizes that can be requested of an attention, rising: by powers of two.
  * @param {Data} data
  * @param {number} longest of its sides
  */
@@ -317,7 +317,7 @@ export class EmbeddedSource {
       }
       return found.map(head, region, size);
     }
-    throw new Error("this page holds no finer numbers; show it with: regard look FILE");
+    throw new Error("this page has only an overview; to zoom in: regard look FILE");
   }
 
   /**

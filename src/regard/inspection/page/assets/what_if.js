@@ -19,7 +19,7 @@ export const whatIfView = {
       fill(
         room,
         notice(
-          "This page has no model. To try another text, a forced prefix or another hypothesis, show the model itself:"
+          "This page has no model. To try another text, a forced prefix or another hypothesis, run:"
         ),
         make("pre", {}, make("code", {}, 'regard look MODEL "your text"'))
       );
@@ -101,7 +101,7 @@ function form(app, trace, number, source, target, result) {
       }
     },
     words.length
-      ? wordButtons("Press a word to type another in its place", words, (i) => {
+      ? wordButtons("Click a word to replace it", words, (i) => {
           const word = source.words?.[words[i].word ?? -1];
           if (!word) return;
           const characters = [...(source.text ?? "")];
@@ -113,19 +113,19 @@ function form(app, trace, number, source, target, result) {
       : null,
     make("div", { class: "field" }, make("label", { for: ids.text }, "Text"), text),
     target && output.length
-      ? wordButtons("Press a word of the output to force everything up to it", output, (i) => {
+      ? wordButtons("Click a word of the output to force the output up to it", output, (i) => {
           const word = target.words?.[output[i].word ?? -1];
           if (word) prefix.value = [...(target.text ?? "")].slice(0, word.end).join("");
           prefix.focus();
         })
       : null,
-    make("div", { class: "field" }, make("label", { for: ids.prefix }, "The output begins with"), prefix),
+    make("div", { class: "field" }, make("label", { for: ids.prefix }, "Forced prefix of the output"), prefix),
     make(
       "div",
       { class: "controls" },
       make("div", { class: "choice" }, make("label", { for: ids.beams }, "Beams"), beams),
       results.length > 1
-        ? choice("Result of the search", results, rank, (value) => {
+        ? choice("Hypothesis", results, rank, (value) => {
             rank = value;
           })
         : null,
@@ -170,7 +170,7 @@ async function compare(app, before, after, room) {
       ? null
       : mutedText("These maps are too large to be shown by words: " + planes.map(({ name }) => name).join(", ")),
     maps,
-    textButton("Look at it in all views", () =>
+    textButton("Open in all views", () =>
       app.navigate({ trace: String(after), view: "alignment", row: "", column: "" })
     )
   );

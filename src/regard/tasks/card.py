@@ -1,0 +1,245 @@
+"""The model card: README.md in a model folder, which tells a stranger what the model is and how to use it.
+
+    model_card("encoder-decoder", 12_000_000, reads_text=True, record=record)      the text of the file
+
+It begins with the metadata that cards on Hugging Face have (language, pipeline_tag), then has in plain English: the
+task and the languages, how to use the model, its scores and what they were measured on, the data by file name and
+sha256, the settings of the training, and limits. It shows no sentence of the data and no path of a machine. This module
+does not import torch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from regard._version import __version__
+from regard.checks import plural
+from regard.data.languages import language_name
+from regard.toml import escape
+
+CARD_FILE = "README.md"
+CARD_FOLDER = "path/to/this/folder"
+"""Stands for the folder in commands."""
+COUNTED = ("pairs", "texts", "images", "characters")
+"""What `[data]` of a record may count."""
+SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy"}
+SETTING_NAMES = {
+    "training.seed": "seed", "training.epochs": "epochs", "training.schedule.max_steps": "steps",
+    "training.batches.max_tokens": "tokens per batch", "training.windows.batch_size": "windows per batch",
+    "training.windows.length": "tokens per window", "training.gradient_accumulation": "gradient accumulation",
+    "training.optimizer.name": "optimizer", "training.schedule.learning_rate": "learning rate",
+    "training.schedule.warmup_steps": "warm-up steps", "training.schedule.shape": "learning-rate schedule",
+    "training.label_smoothing": "label smoothing", "training.rdrop": "R-Drop", "training.ema_decay": "EMA decay",
+    "training.masking.mlm_probability": "masked tokens", "training.precision": "precision",
+}
+
+
+class TaskUsage(NamedTuple):
+    """A task, and how it is used: in a shell, and in Python with text (or images) and with ids."""
+
+    name: str
+    what: str
+    variable: str
+    command: str
+    call: str
+    with_ids: str
+    pipeline_tag: str
+    """The name of the task on Hugging Face."""
+
+
+TRANSLATION = TaskUsage("translation", "translates text", "translator", f'regard translate {CARD_FOLDER} "..."',
+                        '.translate("...").text', ".translate_ids([[5, 6, 7]])", "translation")
+CLASSIFICATION = TaskUsage("classification", "classifies texts", "classifier",
+                           f'regard classify {CARD_FOLDER} "..."', '.classify("...")', ".label_ids([[5, 6, 7]])",
+                           "text-classification")
+TASK_USAGE = {
+    "encoder-decoder": TRANSLATION,
+    "seq2seq": TRANSLATION,
+    "language": TaskUsage("language model", "continues a text", "completer", f'regard complete {CARD_FOLDER} "..."',
+                          '.complete("...").text', ".complete_ids([[5, 6, 7]], max_length=20)", "text-generation"),
+    "masked": TaskUsage("masked language model", "fills in blanks", "filler",
+                        f'regard fill {CARD_FOLDER} "... ___ ..."', '.fill("... ___ ...").text',
+                        ".fill_ids([[5, 6, 7]])", "fill-mask"),
+    "classifier": CLASSIFICATION,
+    "tagger": TaskUsage("token classification", "labels tokens", "classifier", "", ".label_ids([[5, 6, 7]])",
+                        ".label_ids([[5, 6, 7]])", "token-classification"),
+    "vision": TaskUsage("image classification", "classifies images", "classifier",
+                        f"regard classify {CARD_FOLDER} image.png", ".classify(images)", "", "image-classification"),
+    "encoder": TaskUsage("embedding", "computes a vector for a text", "embedder", "", '.embed("...")',
+                         ".embed_ids([[5, 6, 7]])", "feature-extraction"),
+}
+"""The task of a model by its `model.kind`."""
+LIMITS = {
+    "translation": ("It translates best what is like its training data; other kinds of text get worse translations.",
+                    "A translation can be fluent and still be wrong. Have a person check what matters."),
+    "language model": ("It continues a text as its training data would: what it writes may be false or offensive.",),
+    "classification": ("It always chooses one of its labels, also for texts that fit none of them.",),
+    "image classification": ("It always chooses one of its classes, also for images that fit none of them.",),
+}
+
+
+def model_card(kind: str, parameters: int, *, reads_text: bool, labels: Sequence[str] | None = None,
+               vocabularies: Sequence[int] = (), record: Mapping[str, Any] | None = None) -> str:
+    """The text of the card.
+
+    Args:
+        kind: `model.kind` of the config.
+        reads_text: whether the model has a tokenizer.
+        vocabularies: the sizes of the vocabularies: one, or source and target.
+        record: how the model was trained, see `regard.tasks.record`.
+    """
+    usage, record = TASK_USAGE[kind], record or {}
+    return "\n".join([*_metadata(usage, record), *_summary(kind, usage, parameters, labels, vocabularies, record),
+                      *_usage(usage, reads_text or kind == "vision"), *_scores(record), *_data(record),
+                      *_settings(record), *_limits(usage)]) + "\n"
+
+
+def language_pair(record: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The codes of source and target language in a record; None for an unknown one."""
+    data = record.get("data", {})
+    source, target = (data.get(key) for key in ("source_lang", "target_lang"))
+    return source if isinstance(source, str) else None, target if isinstance(target, str) else None
+
+
+def describe_languages(source: str | None, target: str | None) -> str:
+    """Two codes in words, "English (en) to French (fr)"; empty if both are unknown."""
+    if source is None and target is None:
+        return ""
+    names = ["an unknown language" if code is None else _named_code(code) for code in (source, target)]
+    return " to ".join(names)
+
+
+def _named_code(code: str) -> str:
+    name = language_name(code)
+    return code if name == code else f"{name} ({code})" if "(" not in name else f"{name.partition(' (')[0]} ({code})"
+
+
+def _metadata(usage: TaskUsage, record: Mapping[str, Any]) -> Iterator[str]:
+    """The YAML front matter of a Hugging Face card."""
+    codes = dict.fromkeys(code for code in language_pair(record) if code is not None)
+    yield "---"
+    if codes:
+        yield "language:"
+        yield from (f'- "{code}"' for code in codes)  # quoted, since a plain `no` is false in YAML
+    yield from (f"pipeline_tag: {usage.pipeline_tag}", "library_name: regard", "tags:", "- regard", "---", "")
+
+
+def _summary(kind: str, usage: TaskUsage, parameters: int, labels: Sequence[str] | None, vocabularies: Sequence[int],
+             record: Mapping[str, Any]) -> Iterator[str]:
+    languages = describe_languages(*language_pair(record))
+    title = f"{usage.name[0].upper()}{usage.name[1:]}{' model' if 'model' not in usage.name else ''}"
+    yield from (f"# {title}{f': {languages}' if languages else ''}", "")
+    yield from (f"This model {usage.what}. It was trained with regard {__version__}." if record.get("training") else
+                f"This model {usage.what}. It was saved by regard {__version__}.", "")
+    yield f"- Task: {usage.name}"
+    if languages:
+        yield f"- Languages: {languages}"
+    elif usage is TRANSLATION:
+        yield "- Languages: unknown (set them with `regard info FOLDER --set-languages en-fr`)"
+    recipe = record.get("recipe")
+    yield f"- Architecture: {_inline_code(kind)}" + (f", recipe {_inline_code(recipe)}" if isinstance(recipe, str)
+                                                     else "")
+    yield f"- Size: {plural(parameters, 'parameter')}"
+    if vocabularies:
+        yield f"- Vocabulary: {describe_vocabularies(vocabularies)}"
+    if labels is not None:
+        yield f"- Labels: {', '.join(map(_inline_code, labels))}"
+
+
+def describe_vocabularies(sizes: Sequence[int]) -> str:
+    """Vocabulary sizes in words: one, or source and target."""
+    if len(set(sizes)) == 1:
+        return plural(sizes[0], "token")
+    return f"{plural(sizes[0], 'source token')}, {plural(sizes[1], 'target token')}"
+
+
+def _usage(usage: TaskUsage, reads_text: bool) -> Iterator[str]:
+    yield from ("", "## How to use it", "")
+    if usage.command and reads_text:
+        yield from ("In a shell:", "", "```", usage.command, "```", "", "In Python:", "")
+    yield from ("```python", "import regard", "", f'{usage.variable} = regard.load("{CARD_FOLDER}")')
+    yield from (f"{usage.variable}{usage.call if reads_text else usage.with_ids}", "```")
+
+
+def _scores(record: Mapping[str, Any]) -> Iterator[str]:
+    scores = dict(record.get("scores", {}))
+    step = scores.pop("step", None)
+    if not scores:
+        return
+    yield from ("", "## Scores", "")
+    after = f" after step {step:,}" if isinstance(step, int) else ""
+    yield f"Measured on {validation_data(record)}{after}."
+    yield from _table(("score", "value"), ((SCORE_NAMES.get(name, name), value) for name, value in _flat(scores)))
+
+
+def validation_data(record: Mapping[str, Any]) -> str:
+    """What the scores of a record were measured on."""
+    data = record.get("data", {})
+    count, noun = data.get("validation_examples"), next((name for name in COUNTED if name in data), "examples")
+    size = plural(count, noun[:-1]) if isinstance(count, int) else ""
+    if data.get("validation_files"):
+        files = ", ".join(_inline_code(str(name)) for name in data["validation_files"])
+        return f"the validation data{f' ({size})' if size else ''}: {files}"
+    if data.get("validation_fraction"):
+        return f"{size or 'a part'} held out from the training data"
+    if size:
+        return f"{size} of the training data itself, which says nothing about other data"
+    return "the validation data"
+
+
+def _data(record: Mapping[str, Any]) -> Iterator[str]:
+    data = record.get("data", {})
+    rows = list(_file_hashes(data.get("files", ())))
+    if not rows:
+        return
+    yield from ("", "## Training data", "")
+    counted = next((plural(data[name], name[:-1]) for name in COUNTED if isinstance(data.get(name), int)), "")
+    yield f"{counted[0].upper()}{counted[1:]}. The files, validation data included:" if counted else \
+        "The files, validation data included:"
+    yield from _table(("file", "sha256"), rows)
+
+
+def _settings(record: Mapping[str, Any]) -> Iterator[str]:
+    rows = []
+    for key, name in SETTING_NAMES.items():
+        value: Any = record
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None and (value or key.endswith("seed")):  # a 0 turns off what the setting is about
+            rows.append((name, _inline_code(f"{value:.4g}" if isinstance(value, float) else str(value))))
+    if rows:
+        yield from ("", "## Training", "", "The most important settings; `config.toml` has all of them.")
+        yield from _table(("setting", "value"), rows)
+
+
+def _limits(usage: TaskUsage) -> Iterator[str]:
+    if usage.name in LIMITS:
+        yield from ("", "## Limits", "", *(f"- {limit}" for limit in LIMITS[usage.name]))
+
+
+def _table(head: tuple[str, str], rows: "Iterator[tuple[str, str]] | Sequence[tuple[str, str]]") -> Iterator[str]:
+    yield from ("", f"| {head[0]} | {head[1]} |", "|---|---|")
+    yield from (f"| {name} | {value} |" for name, value in rows)
+
+
+def _flat(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Name and value of every leaf of nested tables; a name begins with the names of its tables."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key} ")
+        else:
+            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+            yield above + escape(key).replace("|", "\\|"), _inline_code(shown)
+
+
+def _file_hashes(files: Any) -> Iterator[tuple[str, str]]:
+    """Name and sha256 of files, given as a table, or as an array of "name sha256"."""
+    pairs = files.items() if isinstance(files, Mapping) else (str(each).rpartition(" ")[::2] for each in files)
+    for name, digest in pairs:
+        yield _inline_code(PurePath(name).name), _inline_code(str(digest))
+
+
+def _inline_code(text: str) -> str:
+    """A text as inline code for a table cell, without characters that are markup there."""
+    shown = escape(text).replace("`", "'").replace("|", "\\|")
+    return f"`{shown or ' '}`"
