@@ -37,6 +37,10 @@ _HOMES = {
     "Tokens": "regard.tokens",
     "PackedTokens": "regard.tokens",
     "build": "regard.models.build",
+    "train": "regard.training.api",
+    "CallbackEvent": "regard.training.callbacks",
+    "StopTraining": "regard.training.callbacks",
+    "TrainingError": "regard.training.loop",
     "load": "regard.tasks.load",
     "task": "regard.tasks.load",
     "greedy": "regard.decoding.sampling",
@@ -139,6 +143,10 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.tokens import PackedTokens as PackedTokens
     from regard.tokens import Tokens as Tokens
     from regard.toml import ConfigError as ConfigError
+    from regard.training.api import train as train
+    from regard.training.callbacks import CallbackEvent as CallbackEvent
+    from regard.training.callbacks import StopTraining as StopTraining
+    from regard.training.loop import TrainingError as TrainingError
 else:  # hidden from type checkers, which accept every name once they see a module __getattr__
 
     def __getattr__(name: str) -> object:

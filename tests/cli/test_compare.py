@@ -46,7 +46,7 @@ def test_two_trained_models(place, tmp_path):
     code, out, said = call("compare", *models, place / "few.tsv", "--beam", "1")
     assert (code, said) == (0, "")
     assert f"{found['models'][0]['chrf']:.2f}" in out
-    assert "95 of 100" in out
+    assert "95%" in out
     code, _, said = call("compare", *models, place / "few.tsv", "-o", tmp_path / "out")
     assert code == 2
     assert "exists already" in said
@@ -62,6 +62,7 @@ def test_recipes_are_trained_and_told_of(place, tmp_path):
     assert "1 of 1: attention, seed 1" in said
     code, again, said = call(*call_, "--json")
     assert (code, "finished before" in said) == (0, True)
+    assert call(*call_, "--json", "--quiet") == (0, again, "")
     assert json.loads(again)["models"][0]["name"] == "attention"
 
 
@@ -77,11 +78,12 @@ def test_recipes_are_trained_and_told_of(place, tmp_path):
     (("nowhere.tsv", "--road"), "nowhere.tsv"),
     (("few.tsv", "--road"), "pairs"),
     (("--road", "--test", "pairs.tsv"), "--test and --validation need DATA"),
-    (("one/model", "pairs.tsv"), "Two models are compared, but 1 is given"),
+    (("one/model", "pairs.tsv"), "not 1: one/model"),
     (("one/model", "two/model"), "Give sentence pairs"),
-    (("one/model", "two/model", "pairs.tsv", "--road"), "only for trainings"),
-    (("one/model", "completer", "pairs.tsv"), "needs a Translator"),
+    (("one/model", "two/model", "pairs.tsv", "--road"), "--road has no effect with trained models"),
+    (("one/model", "completer", "pairs.tsv"), "completer: This command needs a translator"),
     (("one/model", "two/model", "nowhere.tsv"), "nowhere.tsv"),
+    (("one/model", "nowhere", "pairs.tsv"), "nowhere: No such model folder"),
 ])
 def test_what_is_wrong_is_said(place, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(place)
@@ -112,16 +114,16 @@ def test_a_task_of_memory_is_asked_for_by_its_name(monkeypatch):
     assert call("compare", "--task", "copy", "--mixers", "rnn,attention", "--lengths", "8", "--seeds", "2", "--long",
                 "--device", "cpu")[0] == 0
     assert asked == [("copy", {"mixers": "rnn,attention", "lengths": "8", "seeds": 2, "scale": "long", "as_json": False,
-                               "output": None, "device": "cpu"})]
+                               "output": None, "device": "cpu", "quiet": False})]
     assert call("compare", "--task", "recall")[0] == 0
     assert asked[1][1]["scale"] == "quick"
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--task", "copy", "pairs.tsv"], "DATA: not for --task"),
-    (["--task", "copy", "--road", "--beam", "3"], "--road, --beam: not for --task"),
-    (["--road", "--mixers", "rnn"], "--mixers: only for --task"),
-    (["--road", "--long", "--lengths", "3"], "--lengths, --long: only for --task"),
+    (["--task", "copy", "pairs.tsv"], "DATA has no effect with --task"),
+    (["--task", "copy", "--road", "--beam", "3"], "--road and --beam have no effect with --task"),
+    (["--road", "--mixers", "rnn"], "--mixers has no effect without --task"),
+    (["--road", "--long", "--lengths", "3"], "--lengths and --long have no effect without --task"),
 ])
 def test_what_does_not_go_with_a_task(arguments, words):
     code, out, said = call("compare", *arguments)
@@ -140,6 +142,10 @@ def test_a_table_goes_to_stdout_and_progress_to_stderr(capfd):
     assert [line.split()[0] for line in out.splitlines()[2:5]] == ["rnn", "attention", "without"]
     assert err.count("copy 2, ") == 2
     assert err.count("copy 3, ") == 2
+    compare_memory("copy", **COMPARE_MEMORY_TINY, quiet=True)
+    quiet_out, quiet_err = capfd.readouterr()
+    assert len(quiet_out.splitlines()) == len(out.splitlines())
+    assert quiet_err == ""
 
 
 @pytest.mark.thorough
@@ -159,7 +165,7 @@ def test_json_and_the_folder_have_the_same_results(capfdbinary, tmp_path):
     ({"lengths": "2;3"}, "`lengths` must be whole numbers"),
     ({"lengths": "²"}, "`lengths` must be whole numbers"),
     ({"mixers": "transformer"}, "must be one of"),
-    ({"device": "tpu"}, "`device` must be cpu, cuda or auto"),
+    ({"device": "tpu"}, "--device"),
     ({"steps": 0}, "`steps` must be a whole number, at least 1"),
     ({"parameters": 10}, "`parameters` must be at least"),
     ({"output": "here/and/there"}, "parent folder"),

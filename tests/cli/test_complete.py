@@ -63,7 +63,7 @@ def test_a_stream_is_the_same_text(folder, options):
 def test_a_stream_with_a_bad_prompt_goes_on(folder):
     code, out, said = call("complete", folder, "the dog", "", "a", "--max-length", "3", "--stream")
     assert code == 1
-    assert said.startswith("Error: text 2: `prompts` must be texts that are not empty")
+    assert said.startswith("Error: text 2: `prompts`")
     first, empty, third, end = out.split("\n")
     assert (first[:7], empty, third[:1], end) == ("the dog", "", "a", "")
 
@@ -73,15 +73,15 @@ def test_all_of_standard_input_is_one_prompt(folder):
     assert found["prompt"] == "the dog sleeps"
     code, out, said = call("complete", folder, stdin="")
     assert (code, out) == (1, "\n")
-    assert "`prompts` must be texts that are not empty" in said
+    assert "text 1: `prompts`" in said
 
 
 @pytest.mark.parametrize(("options", "message"), [
     (["--stream", "--json"], "--stream prints one text"), (["--stream", "--scores"], "--stream prints one text"),
     (["--stream", "-n", "2"], "--stream prints one text"), (["--stream", "--beam", "2"], "--stream prints one text"),
-    (["--stream", "--length-penalty", "mean"], "--length-penalty compares"),
+    (["--stream", "--length-penalty", "mean"], "--length-penalty has no effect with --stream"),
     (["--top-p", "0.5"], "--top-p has no effect here"), (["--sample", "--beam", "2"], "--beam has no effect here"),
-    (["--beam", "2", "-n", "3"], "--nbest must be at most --beam, 2"),
+    (["--beam", "2", "-n", "3"], "--nbest 3 needs --beam 3"),
     (["--sample", "--min-p", "3"], "`min_p` must be a probability"), (["--min-length", "9", "--max-length", "3"],
                                                                       "`min_length` must"),
     (["-n", "2", "--length-penalty", "mean"], "--length-penalty has no effect here. -n"),
@@ -94,3 +94,22 @@ def test_what_does_not_go_together(folder, options, message):
 
 def test_one_line_a_prompt(folder):
     assert len(lines("complete", folder, "the", "a", "--max-length", "1", "--json")) == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--stream"], ["-n", "2", "--seed", "5"], ["--json"]], ids=str)
+def test_a_text_that_fills_the_positions_says_their_number(tmp_path, options):
+    texting.completer(embedding="learned").save(tmp_path / "model")  # 12 positions
+    code, out, said = call("complete", tmp_path / "model", "abcdef", "--min-length", "9", *options)
+    assert code == 0
+    assert out
+    assert "12 positions" in said
+    assert "llama" in said
+    assert call("complete", tmp_path / "model", "abcdef", "--max-length", "3", *options)[2] == ""
+
+
+def test_a_model_without_a_largest_position_completes_any_length(tmp_path):
+    regard.task("llama-tiny", tokenizer=texting.characters(), vocab_size=texting.characters().size,
+                **{"stack.layers": 1, "width": 16}).save(tmp_path / "model")
+    (table,) = tables("complete", tmp_path / "model", "abc", "--max-length", "1500", "--min-length", "1500")
+    assert len(regard.load(tmp_path / "model").text_tokenizer().encode(table["text"])) >= 1400
+    assert call("complete", tmp_path / "model", "abc", "--max-length", "1100", "--min-length", "1100")[2] == ""

@@ -55,8 +55,8 @@ def tables(call):
         ({"a.tsv": GOOD.encode("utf-16")}, ["a.tsv", "UTF-16LE"]),
         ({"a.tsv": GOOD.encode("utf-16-be")}, ["a.tsv", "UTF-16BE"]),
         ({"a.tsv": GOOD.replace("\n", "\r")}, ["a.tsv", "CR"]),
-        ({"a.tsv": ""}, ["a.tsv", "not a single pair"]),
-        ({"a.de": "", "a.en": ""}, ["a.de", "not a single pair"]),
+        ({"a.tsv": ""}, ["a.tsv", "No pairs"]),
+        ({"a.de": "", "a.en": ""}, ["a.de", "No pairs"]),
         ({"a.tsv.gz": gzip.compress(GOOD.encode() * 99)[:-9]}, ["a.tsv.gz", "truncated"]),
         ({"a.tsv.gz": GOOD}, ["a.tsv.gz", "gzip"]),
         ({"a.tsv": GOOD + "four\tqua\ttre\n"}, ["a.tsv:4", "3 columns"]),
@@ -64,7 +64,7 @@ def tables(call):
         ({"a.jsonl": '{"source": "a", "target": "b"}\n{"source": "c"}\n'}, ["a.jsonl:2", "target"]),
         ({"a.jsonl": '{"source": "a", "target": 3}\n'}, ["a.jsonl:1", "target"]),
         ({"a.jsonl": '{"source": "a"\n'}, ["a.jsonl:1"]),
-        ({"a.de": GOOD}, ["a.de", "twos"]),
+        ({"a.de": GOOD}, ["a.de", "two files"]),
     ],
 )
 def test_data_that_cannot_be_read_is_one_message_with_the_place(call, files, said):
@@ -79,7 +79,7 @@ def test_data_that_cannot_be_read_is_one_message_with_the_place(call, files, sai
 @pytest.mark.thorough
 def test_no_such_file_a_folder_and_no_permission(call, tmp_path):
     (tmp_path / "folder.tsv").mkdir()
-    for name, said in (("none.tsv", "no such file"), ("folder.tsv", "directory")):
+    for name, said in (("none.tsv", "no such file"), ("folder.tsv", "folder")):
         code, out, err = call(name)
         assert (code, out) == (2, "")
         assert name in err
@@ -94,7 +94,7 @@ def test_a_table(call):
     bad = "\tquatre\nfive\tcinq\nfive\tcinq\nsix six\tsix six\nhe said so\tcafÃ©\n"
     code, out, err = call("a.tsv", files={"a.tsv": GOOD + bad})
     assert (code, err) == (0, "")
-    for row in (r"read +8 +100\.00%", r"kept +5 +62\.50%", r"dropped +3 +37\.50%", r"words +7 +5", r"target words +1"):
+    for row in (r"read +8 +100\.00%", r"kept +5 +62\.50%", r"skipped +3 +37\.50%", r"words +7 +5", r"target words +1"):
         assert re.search(row, out), row
     for line in ("1  empty: ", "1  copy: ", "1  duplicate: ", "1  mojibake: ", "a.tsv:4", "a.tsv:6", "cafÃ©"):
         assert line in out
@@ -179,7 +179,8 @@ def test_standard_input(tables, call):
 def test_standard_input_is_not_read_twice(call):
     code, out, err = call("-", "--validation", "-", stdin=GOOD.encode())
     assert (code, out) == (2, "")
-    assert err.startswith("Error: standard input: It can be read only once")
+    assert err.startswith("Error: standard input: ")
+    assert "--validation" in err
 
 
 @pytest.mark.thorough
@@ -206,12 +207,25 @@ def test_one_pair(tables):
     assert found["ratio"] == dict.fromkeys(("5", "50", "95", "99", "max"), 0.66)
 
 
+def test_a_header_and_a_third_column_are_told_beside_the_report(call):
+    content = "en\tfr\tnote\n" + "".join(f"A house {n}.\tUne maison {n}.\tCC-BY 2.0 (France)\n" for n in range(3))
+    code, out, said = call("a.tsv", "--json", files={"a.tsv": content})
+    assert (code, json.loads(out)["pairs"]["read"]) == (0, 3)
+    header, columns = said.splitlines()
+    assert "en, fr, note" in header
+    assert "3 columns" in columns
+    assert "--source" in columns
+    code, _, said = call("a.tsv", files={"a.tsv": content + "one\tun\n"})
+    assert code == 2
+    assert said.startswith("Error: a.tsv:5: 2 columns")
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_nothing_to_train_on(call, option):
     code, out, err = call("a.tsv", *option, files={"a.tsv": "\t\nsame\tsame\n"})
     assert code == 2
-    assert err == "Error: No pair is kept. There is nothing to train on.\n"
+    assert err == "Error: All 2 pairs are skipped. There is nothing to train on.\n"
     assert "same" in out  # what was found is shown all the same
 
 
@@ -227,7 +241,7 @@ def test_training_and_validation_are_the_same(call, tables):
 
 def test_normal_forms_are_mixed(call):
     out = call("a.tsv", files={"a.tsv": "cafe\u0301\tx\ncafé\ty\n"})[1]
-    assert "The sources mix normal forms" in " ".join(out.split())
+    assert "The sources mix Unicode normal forms" in " ".join(out.split())
 
 
 def test_entries_that_a_reader_leaves_out_are_told(tables):

@@ -48,7 +48,7 @@ def test_a_table(place):
     options = ["--beam", "1", "--lowercase", "--tokenize", "char"]
     out = lines("evaluate", place / "translator", place / "pairs.tsv", *options)
     text = "\n".join(out)
-    for part in ("pairs", "bleu", "case:lc", "tok:char", "chrf signature", "perplexity", "By the words of the source"):
+    for part in ("6 pairs", "BLEU", "case:lc", "tok:char", "chrF signature", "perplexity", "beam size 1"):
         assert part in text
     assert out[-1].split()[:2] == ["0-10", "6"] or "11-20" in text
 
@@ -57,39 +57,40 @@ def test_what_is_there_is_not_written_over(place, tmp_path):
     (tmp_path / "out").write_text("years of work")
     code, out, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", tmp_path / "out")
     assert (code, out) == (2, "")
-    assert "not overwritten" in said
+    assert "exists already" in said
     assert (tmp_path / "out").read_text() == "years of work"
     code, _, said = call("evaluate", place / "filler", place / "plain.en", "-o", tmp_path / "new")
     assert code == 2
-    assert "Only a translator writes translations" in said
+    assert "-o" in said
+    assert "a masked language model" in said
     code, _, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", tmp_path / "no" / "such")
     assert code == 2
-    assert "There is no such folder" in said
+    assert str(tmp_path / "no") in said
 
 
 def test_a_place_for_translations_is_looked_for_first(place, tmp_path, monkeypatch):
     """A score that took an hour is not lost because the translations have no place."""
     monkeypatch.setattr(models, "open_task", lambda *arguments: pytest.fail("a model was read"))
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for output, expected in ((tmp_path / "no" / "such", "no such folder"), (tmp_path / "link", "exists already")):
+    for output, expected in ((tmp_path / "no" / "such", "does not exist"), (tmp_path / "link", "exists already")):
         code, out, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", output)
         assert (code, out) == (2, "")
         assert expected in said
 
 
 @pytest.mark.parametrize(("model", "text", "expected"), [
-    ("completer", "", "There is not enough text in it"), ("classifier", "", "There are no lines in it"),
-    ("filler", "\n\n", "All lines are empty"),
+    ("completer", "", "2 tokens"), ("classifier", "", "empty"), ("filler", "\n\n", "empty"),
 ])
 def test_data_in_which_nothing_is(place, tmp_path, model, text, expected):
     """It has no score, and a loss of 0 would be the best there is."""
     (tmp_path / "data").write_text(text)
     code, out, said = call("evaluate", place / model, tmp_path / "data")
     assert (code, out) == (2, "")
-    assert said.startswith(f"Error: {tmp_path / 'data'}: {expected}")
+    assert said.startswith(f"Error: {tmp_path / 'data'}: ")
+    assert expected in said
 
 
-@pytest.mark.parametrize(("data", "said"), [("none.tsv", "no such file"), ("plain.en", "twos")])
+@pytest.mark.parametrize(("data", "said"), [("none.tsv", "no such file"), ("plain.en", "two files")])
 def test_data_that_cannot_be_read(place, data, said):
     code, out, err = call("evaluate", place / "translator", place / data)
     assert (code, out) == (2, "")

@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
 def test_what_is_told(folder, tmp_path):
     found = lines("export", folder, "--to", "ctranslate2", "-o", tmp_path / "out")
     text = "\n".join(found)
-    for part in ("folder", "model.bin", "run by ctranslate2", "at most", "the same after 8 of 8", "2,048 positions"):
+    for part in (str(tmp_path / "out"), "model.bin", "by ctranslate2", "at most", "8 of 8", "2,048"):
         assert part in text
     assert ctranslate2_engine.open_ctranslate2(folder, tmp_path / "out").translate("a cat", max_length=3) is not None
 
@@ -41,7 +41,7 @@ def test_a_difference_ends_with_1_and_leaves_nothing(folder, tmp_path, monkeypat
     monkeypatch.setattr(export, "compare_outputs", lambda *given: bad)
     code, out, said = call("export", folder, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert (code, out) == (1, "")
-    assert "differs from ours" in said
+    assert "90 outputs of 8 rows" in said
     assert "5.0e-01" in said
     assert not (tmp_path / "out").exists()
 

@@ -34,7 +34,7 @@ def test_a_text_without_a_blank(folder):
     assert code == 1
     assert out.startswith("\n")
     assert out.count("\n") == 3
-    assert "text 1: `texts` must be texts with a blank, ___" in said
+    assert "text 1: `texts`" in said
     code, out, _ = call("fill", folder, "the dog", "a ___", "--top-k", "1", "--json")
     assert code == 1
     first, second = map(json.loads, out.splitlines())

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,11 @@ except SystemExit as end:
 
 
 def test_version():
-    assert call("--version").stdout == f"regard {regard.__version__}\n"
+    first, python, torch, device = call("--version").stdout.splitlines()
+    assert first == f"regard {regard.__version__}"
+    assert python == f"Python {sys.version.split()[0]}"
+    assert torch == f"torch {metadata.version('torch')}"
+    assert device.startswith("Device: ")
 
 
 def test_help_names_the_commands():
@@ -153,12 +158,18 @@ def test_a_full_disk_is_one_line(lines):
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=ENVIRONMENT)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert "could not write the output" in result.stderr
+    assert "No space left on device" in result.stderr
 
 
 def test_a_bug_is_not_hidden():
     """Only what a user can cause is worded; an error in the code keeps its traceback."""
-    result = call(command=extra("open('/no/such/file')"))
+    result = call(command=extra("[][1]"))
     assert result.returncode == 1
     assert "Traceback" in result.stderr
-    assert "FileNotFoundError" in result.stderr
+    assert "IndexError" in result.stderr
+
+
+def test_an_error_of_a_file_is_one_line():
+    result = call(command=extra("open('/no/such/file')"))
+    assert result.returncode == 1
+    assert result.stderr == "Error: /no/such/file: No such file or directory.\n"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.cli.terminal import ASCII_SHADES, BLOCK_SHADES, ProgressMeter, Terminal
+from regard.cli.output import ProgressMeter
+from regard.terminal import ASCII_SHADES, BLOCK_SHADES, Terminal
 
 MEANT_FOR_PEOPLE = ("LC_ALL", "LANG", "NO_COLOR", "TERM", "COLUMNS")
 
@@ -161,14 +162,14 @@ def test_a_terminal_has_one_line_that_is_drawn_anew():
     found = shown(True).split("\r\x1b[K")
     assert found[0] == found[-1] == ""
     assert len(found) == 12
-    assert found[1] == "3 of 20, 0.1 a second, 2 min 50 s left"
+    assert found[1] == "3 of 20, 0.1/s, 2 min 50 s left"
     assert shown(True, Screen(False)) == shown(True)
 
 
 def test_elsewhere_there_is_a_line_now_and_then():
-    assert shown(False).split("\n") == ["5 of 20, 0.1 a second, 2 min 30 s left",
-                                        "8 of 20, 0.1 a second, 2 min 0 s left",
-                                        "11 of 20, 0.1 a second, 1 min 30 s left", ""]
+    assert shown(False).split("\n") == ["5 of 20, 0.1/s, 2 min 30 s left",
+                                        "8 of 20, 0.1/s, 2 min 0 s left",
+                                        "11 of 20, 0.1/s, 1 min 30 s left", ""]
 
 
 def test_results_that_are_seen_come_need_no_meter(monkeypatch):
@@ -177,13 +178,29 @@ def test_results_that_are_seen_come_need_no_meter(monkeypatch):
     assert "\x1b" not in shown(True)
 
 
+def test_a_quiet_meter_shows_nothing():
+    for terminal in (True, False):
+        clock, stream = Clock(), Screen(terminal)
+        meter = ProgressMeter(stream, clock=clock, quiet=True)
+        clock.now = 100.0
+        meter.show(50)
+        meter.clear()
+        assert stream.getvalue() == ""
+
+
+def test_a_long_value_of_a_table_continues_below_itself():
+    stream = io.StringIO()
+    Terminal(stream, width=30).table({"Files": "a, b", "Signature": "one two three four five six"})
+    assert stream.getvalue() == "Files      a, b\nSignature  one two three four\n           five six\n"
+
+
 def test_a_total_that_is_not_known_and_long_works():
     clock, stream = Clock(), Screen(False)
     meter = ProgressMeter(stream, clock=clock)
     clock.now = 100.0
     meter.show(50)
-    assert stream.getvalue() == "50 done, 0.5 a second\n"
+    assert stream.getvalue() == "50 done, 0.5/s\n"
     meter.begin(0, 10_000)
     clock.now = 200.0
     meter.show(100)
-    assert stream.getvalue().endswith("100 of 10,000, 1.0 a second, 2 h 45 min left\n")
+    assert stream.getvalue().endswith("100 of 10,000, 1.0/s, 2 h 45 min left\n")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,16 @@ def written(folder, path, output, *options):
     """What is written of a file."""
     assert call("translate", folder, path, "-o", output, "--beam", "1", *options) == (0, "", "")
     return output.read_bytes()
+
+
+def test_a_header_and_other_columns_stay(folder, tmp_path):
+    path, output = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    path.write_text("en\tfr\tlicence\nthe dog\told\tCC-BY\r\na cat\t\tCC0")
+    code, out, said = call("translate", folder, path, "-o", output, "--beam", "1")
+    assert (code, out) == (0, "")
+    assert [line.startswith("Note: ") for line in said.splitlines()] == [True, True]
+    dog, cat = [one.text for one in regard.load(folder).translate(["the dog", "a cat"], beams=1, length_penalty="none")]
+    assert output.read_bytes().decode() == f"en\tfr\tlicence\nthe dog\t{dog}\tCC-BY\r\na cat\t{cat}\tCC0"
 
 
 @pytest.mark.thorough
@@ -102,14 +113,14 @@ def test_what_cannot_be_translated_is_named_and_empty(tmp_path):
     first, last = said.strip().split("\n")
     assert (code, out) == (1, "")
     assert first.startswith(f"Error: {path}:2: `texts` must be at most 12 tokens long")
-    assert last == "1 of the entries could not be translated, and is empty."
+    assert last.startswith("1 entry ")
     found = output.read_text().split("\n")
     assert [bool(line) for line in found] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(("options", "message"), [
     (["-o", "IN"], "The output is the input"), (["-o", "THERE"], "exists already"),
-    (["-o", "x", "--json"], "not for a file"), (["-o", "x", "--align"], "not for a file"),
+    (["-o", "x", "--json"], "--json"), (["-o", "x", "--align"], "--align"),
     (["-o", "no/x"], "It cannot be written"),
     (["-o", "x", "--format", "tsv", "--source", "0", "--target", "1"], "columns"),
     (["-o", "THERE", "--source", "a"], "`source, target`"),
@@ -135,7 +146,7 @@ def test_interrupted(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(regard.Translator, "search", interrupted)
     code, out, said = call("translate", folder, path, "-o", tmp_path / "b.txt", "--beam", "1")
     assert (code, out) == (130, "")
-    assert "The same call resumes" in said
+    assert "b.txt.progress" in said
     monkeypatch.undo()
     assert written(folder, path, tmp_path / "b.txt")
 
@@ -146,7 +157,7 @@ def test_texts_that_stay_as_they_are_are_counted(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(regard.Translator, "search", one_letter)
     (tmp_path / "a.txt").write_text("%1b\nno\n")
-    said = "1 text was left untranslated: no translation kept all placeholders.\n"
+    said = "1 text was not translated: no translation kept all placeholders. The source was copied.\n"
     assert call("translate", folder, tmp_path / "a.txt") == (0, "%1b\ns\n", said)
     assert call("translate", folder, tmp_path / "a.txt", "-o", tmp_path / "b.txt") == (0, "", said)
     assert (tmp_path / "b.txt").read_text() == "%1b\ns\n"
@@ -182,6 +193,6 @@ def test_killed_and_called_again(folder, tmp_path):
     assert "beams was 1 and is 2" in said
     code, out, said = call("translate", folder, path, "-o", output, "--beam", "1")
     assert (code, out) == (0, "")
-    assert said.startswith("Resuming after the first ")
+    assert re.match(r"Resuming: [\d,]+ of 1,200 entries", said)
     assert output.read_bytes() == whole
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.txt", "b.txt", "whole.txt"]

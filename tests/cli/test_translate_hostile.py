@@ -86,7 +86,8 @@ def test_one_bad_line_of_ten_thousand(folder, tmp_path):
     assert len(found) == LINES + 1
     assert [line for line, text in enumerate(found, 1) if not text] == [BAD, LINES + 1]
     assert said.count("\n") == 1
-    assert said.startswith(f"Error: text {BAD}: `model` must be one whose logits are numbers")
+    assert said.startswith(f"Error: text {BAD}: ")
+    assert "NaN" in said
     some = [1, 2, 9, 10, BAD - 1, BAD + 1, LINES]
     want = regard.load(folder).translate([str(line) for line in some], beams=1, length_penalty="none")
     assert [found[line - 1] for line in some] == ["".join(filter(str.isprintable, one.text)) for one in want]
@@ -100,7 +101,7 @@ def test_one_bad_line_of_a_file_that_is_written(folder, tmp_path):
     assert (code, out) == (1, "")
     named, told = said.strip().split("\n")
     assert named.startswith(f"Error: {path}:555: ")
-    assert told == "1 of the entries could not be translated, and is empty."
+    assert told.startswith("1 entry ")
     rows = [line.split("\t") for line in output.read_text("utf-8").split("\n")[:-1]]
     assert [row[0] for row in rows] == [WORD if line == 555 else str(line) for line in range(1, 601)]
     assert [line for line, row in enumerate(rows, 1) if not row[1]] == [555]
@@ -169,6 +170,6 @@ def test_half_a_character_is_found_before_any_work(folder, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"source": "no"}\n{"source": "a\\ud800b"}\n')
     code, out, said = call("translate", folder, path, "-o", tmp_path / "b.jsonl")
-    assert (code, out, said) == (2, "", f'Error: {path}:2: "source" has half a surrogate pair, which is not text. '
-                                 "Fix the line.\n")
+    assert (code, out) == (2, "")
+    assert said.startswith(f'Error: {path}:2: "source" has half a surrogate pair')
     assert [one.name for one in tmp_path.iterdir()] == ["a.jsonl"]

@@ -102,7 +102,8 @@ def test_a_glossary_with_placeholders_that_texts_do_not_have(folder, terms):
     terms.write_text("dog\tchien\ndog\tle {dog}\n")
     code, out, said = call("translate", folder, *TEXTS, "--glossary", terms)
     assert (code, out) == (2, "")
-    assert said.startswith("Error: --glossary must have no placeholders of its own, but has 'le {dog}'")
+    assert said.startswith("Error: --glossary ")
+    assert "'le {dog}'" in said
     assert call("translate", folder, *TEXTS, "--glossary", terms, "--scores")[0] == 0
     terms.write_text("open %s\touvrir %s\n")
     assert call("translate", folder, *TEXTS, "--glossary", terms)[0] == 0
@@ -131,27 +132,27 @@ WRONG = [
     (["--sample", "--glossary", "TERMS"], "--glossary has no effect here"),
     (["--diversity-penalty", "1"], "--diversity-penalty needs --num-beam-groups"),
     (["--sample", "--temperature", "0"], "`temperature` must be a number above 0"),
-    (["--mbr", "4", "--nbest", "5"], "--nbest must be at most --mbr, 4"),
-    (["--mbr", "9", "--beam", "4"], "--mbr must be at most --beam, 4"),
+    (["--mbr", "4", "--nbest", "5"], "--nbest 5 needs --mbr 5"),
+    (["--mbr", "9", "--beam", "4"], "--mbr 9 needs --beam 9"),
     (["--mbr", "9", "--beam", "9", "--seed", "4"], "--seed has no effect here"),
-    (["--beam", "2", "--nbest", "3"], "--nbest must be at most --beam, 2, but is 3 instead"),
-    (["--quantization", "int8"], "--quantization needs --engine ctranslate2"),
+    (["--beam", "2", "--nbest", "3"], "--nbest 3 needs --beam 3"),
+    (["--quantization", "int8"], "--engine ctranslate2"),
     (["--engine", "onnx"], '`--engine` must be one of "torch", "ctranslate2"'),
     (["--engine", "ctranslate2", "--scores"], "--scores and --align need --engine torch"),
     (["--engine", "ctranslate2", "--align"], "--scores and --align need --engine torch"),
-    (["--engine", "ctranslate2", "--sample"], "`sampling` must be left out, for CTranslate2"),
-    (["--engine", "ctranslate2", "--mbr", "4", "--beam", "4"], "`mbr` must be left out, for CTranslate2"),
-    (["--engine", "ctranslate2", "--glossary", "TERMS"], "`glossary` must be left out, for CTranslate2"),
-    (["--engine", "ctranslate2", "--coverage-penalty", "1"], "`coverage_penalty` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--sample"], "`sampling` must be left out with CTranslate2"),
+    (["--engine", "ctranslate2", "--mbr", "4", "--beam", "4"], "`mbr` must be left out with CTranslate2"),
+    (["--engine", "ctranslate2", "--glossary", "TERMS"], "`glossary` must be left out with CTranslate2"),
+    (["--engine", "ctranslate2", "--coverage-penalty", "1"], "`coverage_penalty` must be left out with CTranslate2"),
     (["--engine", "ctranslate2", "--beam", "4", "--num-beam-groups", "2"],
-     "`num_beam_groups` must be left out, for CTranslate2"),
+     "`num_beam_groups` must be left out with CTranslate2"),
     (["--engine", "ctranslate2", "--length-penalty", "0.6"], '`length_penalty` must be "none" or "mean"'),
     (["--engine", "ctranslate2", "--quantization", "int3"], "`--quantization` must be one of"),
     (["--mbr", "4", "--length-penalty", "mean"], "--length-penalty has no effect here. --mbr"),
     (["--mbr", "4", "--glossary", "TERMS"], "--glossary has no effect here. --mbr"),
-    (["--source", "1", "--target", "2"], "--source and --target are for a file"),
-    (["--entries", "missing"], "--entries is for a file"),
-    (["--prefix", "un %s"], "--prefix must have no placeholders of its own, but has 'un %s'"),
+    (["--source", "1", "--target", "2"], "--source and --target choose"),
+    (["--entries", "missing"], "--entries chooses"),
+    (["--prefix", "un %s"], "has 'un %s'"),
 ]
 
 
@@ -169,8 +170,8 @@ def test_what_does_not_go_together(folder, terms, options, message):
 
 
 def test_a_pipe_has_no_columns_and_no_entries(folder):
-    for options, message in ((["--source", "1", "--target", "2"], "--source and --target are for a file"),
-                             (["--entries", "missing"], "--entries is for a file")):
+    for options, message in ((["--source", "1", "--target", "2"], "--source and --target choose"),
+                             (["--entries", "missing"], "--entries chooses")):
         for texts in ([], ["-"], ["the dog"]):
             code, out, said = call("translate", folder, *texts, *options, stdin="the dog\n")
             assert (code, out) == (2, "")
@@ -181,8 +182,8 @@ def test_an_engine_that_cannot_hold_the_model(tmp_path):
     texting.translator(mixer="rotary").save(tmp_path / "model")
     code, out, said = call("translate", tmp_path / "model", *TEXTS, "--engine", "ctranslate2")
     assert (code, out) == (2, "")
-    assert said.startswith("Error: `config` must be one that CTranslate2 can run")
-    assert "model.decoder.mixer.position: positions are those of the embedding" in said
+    assert said.startswith("Error: CTranslate2 cannot run this model")
+    assert "model.decoder.mixer.position: " in said
 
 
 def test_a_glossary_that_does_not_fit_is_named_with_the_text(folder, terms):
@@ -200,7 +201,9 @@ def test_another_engine(folder, tmp_path):
     options = ["--beam", "1", "--max-length", "9"]  # a limit that is not given is another one there
     code, out, said = call("translate", tmp_path / "model", *TEXTS, "--engine", "ctranslate2", *options)
     assert (code, out.split("\n")) == (0, [*lines("translate", folder, *TEXTS, *options), ""])
-    assert said == f"Making an export for CTranslate2 (float32) in {tmp_path / 'model' / 'ctranslate2'}, once.\n"
+    assert said.count("\n") == 1
+    assert "float32" in said
+    assert str(tmp_path / "model" / "ctranslate2") in said
     for more in (["--prefix", "un gros"], ["--no-repeat-ngram-size", "2", "--min-length", "4"]):
         found = lines("translate", tmp_path / "model", *TEXTS, "--engine", "ctranslate2", *options, *more)
         assert found == lines("translate", folder, *TEXTS, *options, *more)

@@ -22,8 +22,9 @@ from regard.cli.options import (
     process_each,
     text_blocks,
     text_label,
+    with_examples,
 )
-from regard.cli.terminal import fail, write_json, write_line
+from regard.cli.output import fail, write_json, write_line
 
 if TYPE_CHECKING:
     from regard.data.images import ImageShape, PixelArray
@@ -34,17 +35,24 @@ IMAGE_BLOCK = 256
 """Images that are in memory at a time."""
 
 
+@with_examples("""
+    regard classify model "What a lovely film!"
+    regard classify model < reviews.txt | cut -f 1   # one label per line
+    regard classify model photos/ scan.png           # with an image classifier
+""")
 def classify(
     model: ModelArgument,
-    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Texts; for a model of images, image "
-                      "files, folders of them, or IDX files. Without any, the lines of standard input as texts.",
-                      show_default=False)] = None,
+    inputs: Annotated[list[str] | None, typer.Argument(
+        metavar="INPUT", show_default=False,
+        help="Texts. Without any, or with -, the lines of standard input. For an image classifier: image files, "
+        "folders of images, or IDX files.")] = None,
     as_json: JsonOption = False,
     device: DeviceOption = AUTO_DEVICE,
 ) -> None:
     """Classify texts or images.
 
-    Prints a line for each: label, probability and input, separated by tabs.
+    Prints a line for each input: label, probability and input, separated by tabs; with --json the probabilities of all
+    labels. An input that cannot be classified gives an empty label and an error on stderr, and the exit code is 1.
     """
     from regard.models.vision import VisionConfig
     from regard.tasks.classifier import Classifier
@@ -53,7 +61,7 @@ def classify(
     assert isinstance(task, Classifier)
     if isinstance(task.config, VisionConfig):
         if not inputs or "-" in inputs:
-            fail("A model of images reads files. Name image files, or folders of them.")
+            fail(f"{model}: This model classifies images. Give image files, or folders of images.")
         _classify_images(task, inputs, as_json)
         return
     for text, found in process_each(text_blocks(inputs), task.classify, text_label):
@@ -88,8 +96,8 @@ def _images_of(path: Path) -> Iterable[ImageInput]:
         return [ImageInput(str(path), partial(images.read_pixels, path))]
     array = images.read_idx(path)
     if array.ndim != 3:
-        raise DataError(f"{path}: Images have three dimensions (images, height, width), but this file has "
-                        f"{array.ndim}. Give the file of the images.")
+        raise DataError(f"{path}: An IDX file of images has 3 dimensions (images, height, width), but this one has "
+                        f"{array.ndim}. Give the file of the images, not that of the labels.")
     return (ImageInput(f"{path}[{index}]", partial(images.resize_image, image)) for index, image in enumerate(array))
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -17,15 +17,26 @@ import typer
 
 from regard.cli.options import (
     AUTO_DEVICE,
+    DATA_PANEL,
+    MODEL_PANEL,
+    OUTPUT_PANEL,
+    TRAINING_PANEL,
     DeviceOption,
     FormatOption,
     JsonReportOption,
+    QuietOption,
     SourceOption,
     TargetOption,
+    beam_option,
     choose_device,
+    complete_names,
+    expand_options,
+    join_names,
     open_task,
+    with_examples,
 )
-from regard.cli.terminal import Terminal, escape_unprintable, fail, say, write_json, write_line
+from regard.cli.output import fail, say, say_notes, write_json, write_line
+from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,88 +51,130 @@ DEFAULT_BEAM_SIZE = 5
 """The default beam size for models that are already trained."""
 SHOWN_SENTENCES = 3
 """Sentences that are printed from each end of the list."""
-MIN_WIDTH = 40
+MIN_WIDTH, MEMORY_PANEL = 40, "Memory tasks"
 
 
+@dataclass(frozen=True)
+class MemoryOptions:
+    """Options of a comparison on a memory task."""
+
+    task: Annotated[str | None, typer.Option(
+        "--task", metavar="NAME", rich_help_panel=MEMORY_PANEL, show_default=False,
+        autocompletion=complete_names("copy", "recall", "adding"),
+        help="Train recurrence, convolution and self-attention on a synthetic memory task: copy, recall or "
+        "adding.")] = None
+    mixers: Annotated[str | None, typer.Option(
+        "--mixers", metavar="NAME,...", rich_help_panel=MEMORY_PANEL,
+        show_default="rnn,lstm,gru,convolution,attention",
+        help="With --task: rnn, lstm, gru, mut1, mut2, mut3, convolution, attention.")] = None
+    lengths: Annotated[str | None, typer.Option(
+        "--lengths", metavar="N,...", rich_help_panel=MEMORY_PANEL, show_default="depends on the task",
+        help="With --task: sequence lengths, such as 16,64.")] = None
+    long: Annotated[bool, typer.Option(
+        "--long", rich_help_panel=MEMORY_PANEL,
+        help="With --task: sequences up to 1,024 and longer trainings, for a GPU.")] = False
+
+
+@with_examples("""
+    regard compare model-a model-b test.tsv         # two trained translators
+    regard compare pairs.tsv --road --quick         # train all five, in minutes
+    regard compare pairs.tsv --models seq2seq,transformer --seeds 3
+    regard compare --road --quick                   # on the built-in phrasebook
+    regard compare --task copy --mixers lstm,attention --lengths 16,64
+""")
+@expand_options
 def compare(
-    given: Annotated[Several, typer.Argument(metavar="[MODEL MODEL] [DATA]...", help="Sentence pairs to train on (TSV, "
-                     "JSONL, PO, TMX, or pairs of plain files); by default those of the phrasebook. Or two model "
-                     "folders, and sentence pairs to test them on.", show_default=False)] = None,
-    road: Annotated[bool, typer.Option("--road", help="Train every step of the road: one context vector, attention, "
-                    "attention alone, convolution, Transformer.")] = False,
-    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Train recurrence, convolution and "
-                    "self-attention on a memory task: copy, recall or adding. No data is read.",
-                    show_default=False)] = None,
-    mixers: Annotated[str | None, typer.Option("--mixers", metavar="NAME,...", help="With --task: rnn, lstm, gru, "
-                      "mut1, mut2, mut3, convolution, attention.", show_default=False)] = None,
-    lengths: Annotated[str | None, typer.Option("--lengths", metavar="N,...", help="With --task: lengths of sequences; "
-                       "with --long up to 1024 by default.", show_default=False)] = None,
-    long: Annotated[bool, typer.Option("--long", help="With --task: long sequences and trainings, for a GPU.")] = False,
-    recipes: Annotated[str | None, typer.Option("--models", metavar="NAME,...", help="Train these recipes, separated "
-                       "by commas, such as seq2seq,transformer-small.", show_default=False)] = None,
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FOLDER", help=f"Folder for models and "
-                      f"results; {DEFAULT_FOLDER} by default for trainings.", show_default=False)] = None,
-    budget: Annotated[str | None, typer.Option(metavar="KIND:AMOUNT", help="Budget of each training: tokens:2M, "
-                      "minutes:3 or parameters:1M, or tokens and parameters separated by a comma.",
-                      show_default="as many tokens as `regard train` would take")] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Number of trainings of each model.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Small models and a small budget: minutes on a CPU.")] = False,
-    test: Annotated[Several, typer.Option(metavar="FILE", help="Test pairs; repeat for each file. By default a part of "
-                    "DATA.", show_default=False)] = None,
-    validation: Annotated[Several, typer.Option(metavar="FILE", help="Validation pairs; repeat for each file. By "
-                          "default a part of DATA.", show_default=False)] = None,
-    changes: Annotated[Several, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config of all "
-                       "models, as for `regard train`; repeat for each.", show_default=False)] = None,
-    beam: Annotated[int | None, typer.Option("--beam", metavar="N", min=1, help="Beam size of the test.",
-                    show_default=f"1 for trainings, {DEFAULT_BEAM_SIZE} for models")] = None,
+    given: Annotated[Several, typer.Argument(
+        metavar="[MODEL MODEL] [DATA]...", show_default=False,
+        help="Two model folders and sentence pairs to test them on; or sentence pairs to train on (TSV, JSONL, PO, "
+        "TMX, or pairs of plain files), by default those of `regard data phrasebook`.")] = None,
+    *,
+    test: Annotated[Several, typer.Option(
+        metavar="FILE", rich_help_panel=DATA_PANEL, show_default="a part of DATA",
+        help="Test pairs; repeat for each file.")] = None,
+    validation: Annotated[Several, typer.Option(
+        metavar="FILE", rich_help_panel=DATA_PANEL, show_default="a part of DATA",
+        help="Validation pairs; repeat for each file.")] = None,
     source: SourceOption = None,
     target: TargetOption = None,
     format: FormatOption = None,
-    as_json: JsonReportOption = False,
+    road: Annotated[bool, typer.Option(
+        "--road", rich_help_panel=MODEL_PANEL,
+        help="Train the five models of the road: RNN encoder-decoder, the same with attention, attention alone, "
+        "convolution, Transformer.")] = False,
+    recipes: Annotated[str | None, typer.Option(
+        "--models", metavar="NAME,...", rich_help_panel=MODEL_PANEL, show_default=False,
+        help="Train these recipes, such as seq2seq,transformer-small.")] = None,
+    budget: Annotated[str | None, typer.Option(
+        metavar="KIND:N", rich_help_panel=TRAINING_PANEL, show_default="the tokens that `regard train` would choose",
+        help="The budget of each model: tokens:2M, minutes:3, parameters:1M, or tokens:2M,parameters:1M.")] = None,
+    seeds: Annotated[int, typer.Option(
+        metavar="N", min=1, rich_help_panel=TRAINING_PANEL, help="Train each model with N different seeds.")] = 1,
+    quick: Annotated[bool, typer.Option(
+        "--quick", rich_help_panel=TRAINING_PANEL, help="Small models and a small budget: minutes on a CPU.")] = False,
+    changes: Annotated[Several, typer.Option(
+        "--set", metavar="KEY=VALUE", rich_help_panel=TRAINING_PANEL, show_default=False,
+        help="Set a config key of all models, as for `regard train`; repeat for each key.")] = None,
+    beam: Annotated[int | None, beam_option(
+        f"1 after training, {DEFAULT_BEAM_SIZE} for trained models", help="Beam size of the test.")] = None,
     device: DeviceOption = AUTO_DEVICE,
+    output: Annotated[str | None, typer.Option(
+        "-o", "--output", metavar="FOLDER", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help=f"Folder for models, results.json and page.html. Trainings go to {DEFAULT_FOLDER} by default.")] = None,
+    as_json: JsonReportOption = False,
+    quiet: QuietOption = False,
+    memory: MemoryOptions,
 ) -> None:
-    """Compare translation models: trained on the same data with the same budget, or already trained.
+    """Compare two trained translators, or train several models alike and compare them.
 
-    `regard compare DATA --road` trains each model, tests all on the same pairs, and prints scores with their spread
-    over seeds, also by length, curves, parameters, speed, memory and gradient flow; FOLDER/page.html shows all of it
-    with the attention of each model, FOLDER/results.json has the numbers. The same call resumes: what is finished is
-    not done again. `regard compare MODEL MODEL DATA` compares two trained translators: scores, paired bootstrap, and
-    sentences side by side. `regard compare --task copy` compares mixers on a memory task. Exit code 1 means that a
-    training failed, 2 that the call or the data was wrong, 130 that it was interrupted.
+    `regard compare MODEL MODEL DATA` tests two trained translators: scores, significance by paired bootstrap, and the
+    sentences that differ most. `regard compare DATA --road` trains several models on the same data with the same budget
+    and tests them on the same pairs: scores over seeds and by length, parameters, speed, memory, and gradients;
+    FOLDER/page.html also shows learning curves and attention. The same call resumes an interrupted comparison. `regard
+    compare --task copy` compares layers on a memory task. Exit code 1: a training failed; 2: the call or the data was
+    wrong; 130: interrupted.
     """
-    if task is not None:
+    if memory.task is not None:
         others = {"DATA": given, "--road": road, "--models": recipes, "--budget": budget, "--quick": quick,
                   "--test": test, "--validation": validation, "--set": changes, "--beam": beam, "--source": source,
                   "--target": target, "--format": format}
-        _refuse_given(others, "not for --task, whose sequences are random")
-        compare_memory(task, mixers=mixers, lengths=lengths, seeds=seeds, scale="long" if long else "quick",
-                       as_json=as_json, output=output, device=device)
+        _refuse_given(others, "with --task, whose sequences are random")
+        compare_memory(memory.task, mixers=memory.mixers, lengths=memory.lengths, seeds=seeds, output=output,
+                       scale="long" if memory.long else "quick", as_json=as_json, device=device, quiet=quiet)
         return
-    _refuse_given({"--mixers": mixers, "--lengths": lengths, "--long": long}, "only for --task")
+    _refuse_given({"--mixers": memory.mixers, "--lengths": memory.lengths, "--long": memory.long}, "without --task")
     folders = [path for path in given or () if _is_model_folder(path)]
     data = [path for path in given or () if not _is_model_folder(path)]
     reading = {"source": source, "target": target, "format": format}
     if folders:
+        missing = [path for path in data if path != "-" and not os.path.exists(path)]
+        if missing:
+            fail(f"{missing[0]}: No such model folder or data file.")
         training = {"--road": road, "--models": recipes, "--budget": budget, "--quick": quick, "--test": test,
                     "--validation": validation, "--set": changes, "--seeds": seeds != 1}
-        _refuse_given(training, "only for trainings, and trained models are given")
+        _refuse_given(training, "with trained models, which are only tested")
         _compare_models(folders, data, output, beam or DEFAULT_BEAM_SIZE, device, as_json, reading)
         return
     if road == (recipes is not None):
-        fail("Give --road or --models, not both." if road else "Choose what to compare: --road for every step of it, "
-             "--models NAME,... for some recipes, or the folders of two trained models.")
+        fail("Give --road or --models, not both." if road else "Choose what to compare: two model folders and test "
+             "data; or data and --road or --models NAME,... to train models on it.")
     names = None if recipes is None else _split_names(recipes)
     files = {"data": tuple(data), "validation": tuple(validation or ()), "test": tuple(test or ()), **reading}
     if not data and (files["validation"] or files["test"]):
-        fail("--test and --validation need DATA: the phrasebook has its own.")
+        fail("--test and --validation need DATA: the phrasebook has its own test and validation pairs.")
     _compare_trainings(names, files, {"seeds": seeds, "beams": beam or 1, "device": device}, quick, budget,
-                       changes or (), Path(output or DEFAULT_FOLDER), as_json)
+                       changes or (), Path(output or DEFAULT_FOLDER), as_json, quiet)
 
 
 def _refuse_given(options: dict[str, Any], why: str) -> None:
     names = [name for name, value in options.items() if value]
     if names:
-        fail(f"{', '.join(names)}: {why}.")
+        one = len(names) == 1
+        fail(f"{join_names(names)} {'has' if one else 'have'} no effect {why}. Leave {'it' if one else 'them'} out.")
+
+
+def _say_nothing(message: str) -> None:
+    """Drop a message about progress."""
 
 
 def _is_model_folder(path: str) -> bool:
@@ -133,14 +186,15 @@ def _split_names(text: str) -> tuple[str, ...]:
 
 
 def _compare_trainings(names: Sequence[str] | None, files: dict[str, Any], options: dict[str, Any], quick: bool,
-                       budget: str | None, changes: Sequence[str], folder: Path, as_json: bool) -> None:
+                       budget: str | None, changes: Sequence[str], folder: Path, as_json: bool, quiet: bool) -> None:
     from regard import toml
-    from regard.cli.progress import BriefLogger, progress_logger
     from regard.comparison import road, runs
     from regard.comparison.settings import ROAD, ComparisonBudget, ComparisonSettings, road_steps
     from regard.training.loop import TrainingError
+    from regard.training.progress import BriefLogger, progress_logger
 
-    reporter = runs.RunReporter(say, lambda: [BriefLogger(progress_logger(sys.stderr))])
+    reporter = runs.RunReporter(_say_nothing if quiet else say,
+                                lambda: [] if quiet else [BriefLogger(progress_logger(sys.stderr))])
     try:
         options["changes"] = dict(toml.parse_override(text) for text in changes)
         options["budget"] = ComparisonBudget() if budget is None else ComparisonBudget.read(budget)
@@ -153,8 +207,6 @@ def _compare_trainings(names: Sequence[str] | None, files: dict[str, Any], optio
         fail(str(error), 1)
     except ValueError as error:
         fail(str(error))
-    except OSError as error:
-        fail(f"{error.filename or folder}: {error.strerror}", 1)
     if as_json:
         write_json(found)
     else:
@@ -169,15 +221,16 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | N
     from regard.data.sources import formats
 
     if len(folders) != 2:
-        fail(f"Two models are compared, but {len(folders)} {'is' if len(folders) == 1 else 'are'} given: "
-             f"{', '.join(folders)}.")
+        fail(f"Give two model folders, not {len(folders)}: {', '.join(folders)}.")
     if not data:
-        fail("Give sentence pairs to test the models on, after the two folders.")
+        fail("Give sentence pairs after the two model folders, to test the models on.")
     folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        fail(f"{output}: It exists already. Choose another folder.")
+        fail(f"{output}: The folder exists already. Choose another one, or remove it.")
     try:
-        pairs = [(pair.source, pair.target) for pair in formats.read_pairs(data, **reading)]
+        corpus = formats.read_pairs(data, **reading)
+        pairs = [(pair.source, pair.target) for pair in corpus]
+        say_notes(corpus.log.notes)
         tasks = [open_task(name, device, "Translator") for name in folders]
         first, second = zip(_model_names(folders), tasks, strict=True)
         found = pairwise.compare_models(first, second, pairs, beams=beam)  # type: ignore[arg-type]
@@ -189,8 +242,6 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | N
             saved.write(runs.PAGE_FILE, pair_page(found))
     except ValueError as error:
         fail(str(error))
-    except OSError as error:
-        fail(f"{error.filename or output}: {error.strerror}", 1)
     if as_json:
         write_json(found)
     else:
@@ -210,7 +261,7 @@ def _model_names(folders: Sequence[str]) -> list[str]:
 def compare_memory(task: str, *, mixers: str | None = None, lengths: str | None = None, seeds: int = 1,
                    steps: int | None = None, parameters: int | None = None, rows: int | None = None,
                    scale: str = "quick", as_json: bool = False, output: str | None = None,
-                   device: str = AUTO_DEVICE) -> None:
+                   device: str = AUTO_DEVICE, quiet: bool = False) -> None:
     """Train every mixer at every length, and print the results.
 
     A table or a JSON object goes to stdout, and a line for each finished training to stderr.
@@ -221,6 +272,7 @@ def compare_memory(task: str, *, mixers: str | None = None, lengths: str | None 
         steps, parameters, rows: the budget of each training; by default that of the scale.
         scale: "quick" for two cores, "long" for a GPU and lengths up to 1,024.
         output: a new folder for the table, the results as JSON, and the figure.
+        quiet: print no lines about finished trainings.
     """
     from regard import checks
     from regard.comparison import memory
@@ -232,8 +284,8 @@ def compare_memory(task: str, *, mixers: str | None = None, lengths: str | None 
         _check_output(output)
         results = memory.run(task, memory.DEFAULT_MIXERS if mixers is None else _split_names(mixers),
                              None if lengths is None else _split_numbers("lengths", lengths),
-                             replace(default, **budget), seeds, _check_device(device), scale,
-                             on_result=_report_training)
+                             replace(default, **budget), seeds, choose_device(device), scale,
+                             on_result=None if quiet else _report_training)
     except ValueError as error:
         fail(str(error))
     if output is not None:
@@ -246,8 +298,8 @@ def compare_memory(task: str, *, mixers: str | None = None, lengths: str | None 
 
 def _report_training(result: "MemoryResult") -> None:
     accuracy = "" if result.accuracy is None else f", accuracy {result.accuracy:.3f}"
-    say(f"{result.task} {result.length}, {result.way}, seed {result.seed}: loss {result.loss:.5f} (without memory "
-        f"{result.chance:.5f}){accuracy}, {result.steps} steps, {result.seconds:.1f} s")
+    say(f"{result.task} {result.length}, {result.way}, seed {result.seed}: loss {result.loss:.5f} (baseline without "
+        f"memory: {result.chance:.5f}){accuracy}, {result.steps:,} steps, {result.seconds:.1f} s")
 
 
 def _split_numbers(argument: str, text: str) -> tuple[int, ...]:
@@ -261,25 +313,6 @@ def _split_numbers(argument: str, text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _check_device(name: str) -> str:
-    """An available device; torch's own message names neither the option nor a remedy."""
-    import torch
-
-    from regard import checks
-
-    chosen = choose_device(name)
-    try:
-        kind = torch.device(chosen).type
-    except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise checks.wrong("device", "cpu, cuda or auto", repr(name))
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"The device {name!r} is not available: torch finds no GPU. Leave out --device, or choose "
-                         "cpu.")
-    return chosen
-
-
 def _check_output(output: str | None) -> None:
     """Refuse an output that cannot be written, before the work begins."""
     from regard.inspection.pictures import canvas
@@ -287,25 +320,23 @@ def _check_output(output: str | None) -> None:
     if output is None:
         return
     if os.path.lexists(output):
-        fail(f"{output}: It exists already, and is not overwritten. Choose another name.")
+        fail(f"{output}: The folder exists already. Choose another name, or remove it.")
     if not os.path.isdir(os.path.dirname(os.path.abspath(output))):
-        fail(f"{output}: Its parent folder does not exist. Make it first.")
+        fail(f"{output}: Its parent folder does not exist. Create it first.")
     canvas.load_matplotlib()
 
 
 def _write_memory_results(results: Sequence["MemoryResult"], output: str) -> None:
     from regard.comparison import memory
+    from regard.storage.filesystem import write_file
 
     folder = Path(output)
-    try:
-        folder.mkdir()
-        text = "\n".join(memory.result_lines(results)) + "\n"
-        (folder / f"{results[0].task}.txt").write_text(text, encoding="utf-8")
-        table = json.dumps(memory.results_table(results), indent=1, ensure_ascii=False) + "\n"
-        (folder / f"{results[0].task}.json").write_text(table, encoding="utf-8")
-        memory.save_figures(results, folder)
-    except OSError as error:
-        fail(f"{error.filename or output}: {error.strerror}", 1)
+    folder.mkdir()
+    text = "\n".join(memory.result_lines(results)) + "\n"
+    write_file(folder / f"{results[0].task}.txt", text.encode())
+    table = json.dumps(memory.results_table(results), indent=1, ensure_ascii=False) + "\n"
+    write_file(folder / f"{results[0].task}.json", table.encode())
+    memory.save_figures(results, folder)
 
 
 # Tables on stdout
@@ -315,22 +346,24 @@ def draw_road(found: ResultTable, out: TextIO) -> None:
     from regard.comparison.pages import bucket_name, format_bytes, format_spread, long_sentence_ratio
 
     console, models = _make_console(out), found["models"]
-    console.print(f"The same for all: {found['budget']['said']}; {found['data']['train']:,} pairs of "
-                  f"{escape_unprintable(found['data']['name'])}; tested on {found['data']['test']:,} others; seeds: "
-                  f"{found['seeds']}.", markup=False, highlight=False)
+    seeds = f"{found['seeds']} seed{'' if found['seeds'] == 1 else 's'}"
+    console.print(f"Every model: {found['budget']['said']}; trained on {found['data']['train']:,} pairs of "
+                  f"{escape_unprintable(found['data']['name'])}, tested on {found['data']['test']:,} others; {seeds}.",
+                  markup=False, highlight=False)
     rows = []
     for model in models:
         ratio = long_sentence_ratio(model)
         rows.append([model["name"], format_spread(model["bleu"]), format_spread(model["chrf"]),
                      "" if ratio is None else f"{ratio:.0%}", f"{model['parameters']:,}",
                      format_spread(model["tokens_per_second"], 0), format_bytes(model["memory"])])
-    _print_table(console, ["model", "BLEU", "chrF", "kept on long", "parameters", "tokens/s", "step memory"], rows)
+    head = ["model", "BLEU", "chrF", "long/short BLEU", "parameters", "tokens/s", "memory per step"]
+    _print_table(console, head, rows)
     names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
-    _print_table(console, ["BLEU by words", *names],
+    _print_table(console, ["BLEU by source words", *names],
                  [[model["name"], *(format_spread(bucket["bleu"]) for bucket in model["by_length"])]
                   for model in models])
     places = [0, 4, 9]
-    _print_table(console, ["gradient to the source", "first tenth", "middle", "last tenth"],
+    _print_table(console, ["gradient by source position", "first tenth", "middle", "last tenth"],
                  [[model["name"], *(f"{model['flow']['all'][place]:.2f}" for place in places)] for model in models])
 
 
@@ -345,14 +378,17 @@ def draw_pair(found: ResultTable, out: TextIO) -> None:
     for score in ("bleu", "chrf"):
         one = found["difference"][score]
         verdict = escape_unprintable(describe_difference(dict(found), score))
-        console.print(f"{verdict} 95 of 100: {one['low']:+.2f} to {one['high']:+.2f}.", markup=False, highlight=False)
+        console.print(f"{verdict} 95% confidence interval: {one['low']:+.2f} to {one['high']:+.2f}.", markup=False,
+                      highlight=False)
     names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
-    _print_table(console, ["BLEU by words", *names],
+    _print_table(console, ["BLEU by source words", *names],
                  [[model["name"], *(f"{bucket['bleu']:.1f}" for bucket in model["by_length"])] for model in models])
     sentences = [one for one in found["sentences"] if one["difference"]]
     shown = sentences
     if len(sentences) > 2 * SHOWN_SENTENCES:
         shown = [*sentences[:SHOWN_SENTENCES], *sentences[-SHOWN_SENTENCES:]]
+    if shown:
+        console.print("\nSentences that differ most (the number is the sentence's chrF)", markup=False, highlight=False)
     for one in shown:
         console.print()
         for label, text in (("source", one["source"]), ("reference", one["reference"]),
@@ -360,7 +396,7 @@ def draw_pair(found: ResultTable, out: TextIO) -> None:
                             (f"{models[1]['name']} {one['second_chrf']:.0f}", one["second"])):
             console.print(f"{escape_unprintable(label)}: {escape_unprintable(text)}", markup=False, highlight=False)
     if not sentences:
-        console.print("Every sentence has the same score in both.", markup=False, highlight=False)
+        console.print("Every sentence has the same chrF with both models.", markup=False, highlight=False)
 
 
 def _make_console(out: TextIO) -> "Console":

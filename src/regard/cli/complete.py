@@ -1,8 +1,4 @@
-"""`regard complete`: continue prompts, or all of standard input as one prompt, with a language model.
-
-    regard complete model "The cat" -n 10                 ten random texts
-    regard complete model "The cat" --stream              one, printed as it is generated
-"""
+"""`regard complete`: continue prompts, or all of standard input as one prompt, with a language model."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +11,10 @@ import typer
 from regard.cli.options import (
     AUTO_DEVICE,
     CONSTRAINTS_PANEL,
+    MAX_BEAMS,
+    OUTPUT_PANEL,
     SAMPLING_HINT,
+    SEARCH_PANEL,
     BeamOptions,
     DeviceOption,
     JsonOption,
@@ -30,8 +29,9 @@ from regard.cli.options import (
     refuse_options,
     text_blocks,
     text_label,
+    with_examples,
 )
-from regard.cli.terminal import fail, write_json, write_part, write_text
+from regard.cli.output import fail, say, write_json, write_part, write_text
 
 if TYPE_CHECKING:
     from regard.tasks.completer import Completer, Completion
@@ -44,38 +44,49 @@ DEFAULT_BEAM_SIZE, DEFAULT_MAX_LENGTH = 1, 200
 class CompletionLengthOptions(LengthOptions):
     """Length options with a default maximum: there is no source that would determine it."""
 
-    max_length: Annotated[int, typer.Option("--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL,
-                                            help="Maximum number of tokens.")] = DEFAULT_MAX_LENGTH
+    max_length: Annotated[int, typer.Option(
+        "--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL,
+        help="Maximum number of generated tokens; the prompt does not count.")] = DEFAULT_MAX_LENGTH
 
 
 @dataclass(frozen=True)
 class CompletionOutput:
     """What is printed."""
 
-    nbest: Annotated[int, typer.Option("-n", "--nbest", metavar="N", min=1, help="Number of texts for each prompt: "
-                     "samples, as with --sample; with --beam, the N best.")] = 1
-    stream: Annotated[bool, typer.Option("--stream", help="Print the text while it is generated.")] = False
-    scores: Annotated[bool, typer.Option("--scores", help="Print the score and a tab before each text; with --json "
-                      "also the log-probability of each of its words.")] = False
+    nbest: Annotated[int, typer.Option(
+        "-n", "--nbest", "--n-best", metavar="N", min=1, max=MAX_BEAMS, rich_help_panel=SEARCH_PANEL,
+        help="Number of texts per prompt: N samples, or with --beam the N best. An empty line separates them.")] = 1
+    stream: Annotated[bool, typer.Option(
+        "--stream", rich_help_panel=OUTPUT_PANEL, help="Print the text while it is generated.")] = False
+    scores: Annotated[bool, typer.Option(
+        "--scores", rich_help_panel=OUTPUT_PANEL,
+        help="Print the score and a tab before each text; with --json also the log-probability of each word.")] = False
     as_json: JsonOption = False
 
 
+@with_examples("""
+    regard complete model "The black cat"
+    regard complete model "The black cat" --sample --top-p 0.9 --temperature 0.8
+    regard complete model "The black cat" -n 5 --seed 1   # five samples
+    regard complete model --stream < prompt.txt           # the file is one prompt
+""")
 @expand_options
 def complete(
     model: ModelArgument,
     *,
-    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue; without any, or "
-                       "with -, all of standard input as one.", show_default=False)] = None,
-    output: CompletionOutput,
-    device: DeviceOption = AUTO_DEVICE,
+    prompts: Annotated[list[str] | None, typer.Argument(
+        metavar="PROMPT", show_default=False,
+        help="Texts to continue. Without any, or with -, all of standard input is one prompt.")] = None,
     beam_options: BeamOptions,
+    output: CompletionOutput,
     sampling: SamplingOptions,
     lengths: CompletionLengthOptions,
+    device: DeviceOption = AUTO_DEVICE,
 ) -> None:
-    """Continue a text.
+    """Continue a text with a language model.
 
-    Prints each prompt with its continuation; if -n asks for several, an empty line separates all texts. The default is
-    greedy search; --beam, --sample and -n change that.
+    Prints each prompt with its continuation. The default is greedy search; --beam chooses beam search, --sample or -n
+    sampling. A prompt that cannot be continued gives an empty line and an error on stderr, and the exit code is 1.
     """
     from regard.tasks.completer import Completer
 
@@ -83,10 +94,10 @@ def complete(
         strategy = _make_strategy(beam_options, sampling, lengths, output.nbest)
         if output.stream and (output.as_json or output.scores or output.nbest > 1
                               or beam_options.beam not in (None, 1)):
-            fail("--stream prints one text while it is generated. It cannot be combined with --json, --scores or "
-                 "--nbest, nor with --beam, which revises the text until the end.")
+            fail("--stream prints one text while it is generated, by greedy search or sampling. Leave out --json, "
+                 "--scores, --nbest and --beam.")
         if output.stream and beam_options.length_penalty is not None:
-            fail("--length-penalty compares finished texts, and has no effect with --stream.")
+            fail("--length-penalty has no effect with --stream: it compares finished texts. Leave it out.")
     except ValueError as error:
         fail(str(error))
     task = open_task(model, device, "Completer")
@@ -100,7 +111,8 @@ def complete(
 def _make_strategy(beam_options: BeamOptions, sampling: SamplingOptions, lengths: LengthOptions,
                    nbest: int) -> "DecodingStrategy":
     if sampling.sample or (nbest > 1 and beam_options.beam is None):
-        refuse_options(beam_options, SAMPLING_HINT if sampling.sample else "-n samples, unless --beam is given.")
+        refuse_options(beam_options, SAMPLING_HINT if sampling.sample else "-n samples. Add --beam for the N "
+                       "best of a beam.")
         return make_sampling(sampling, lengths, nbest)
     refuse_options(sampling, "Add --sample.")
     return make_beam(beam_options, lengths, nbest, DEFAULT_BEAM_SIZE)
@@ -114,7 +126,10 @@ def _write_completions(completer: "Completer", prompts: list[str], strategy: "De
     def work(some: list[str]) -> "list[Completion]":
         return completer.search(some, strategy)
 
+    longest = 0
     for number, (prompt, found) in enumerate(process_each([prompts], work, text_label)):
+        for each in () if found is None else (found, *found.alternatives):
+            longest = max(longest, len(each.prompt_ids) + len(each.ids) if each.cut else 0)
         if output.as_json:
             write_json({"prompt": prompt, "text": None} if found is None else _completion_table(found, output))
             continue
@@ -123,6 +138,15 @@ def _write_completions(completer: "Completer", prompts: list[str], strategy: "De
                 write_text("")
             score = f"{one.score:.4f}\t" if one is not None and output.scores else ""
             write_text("" if one is None else f"{score}{one.prompt}{one.text}")
+    _say_limit(completer, longest)
+
+
+def _say_limit(completer: "Completer", longest: int) -> None:
+    """Say that the positions of the model ended a text, if prompt and completion together fill them."""
+    limit = completer.max_context()
+    if limit is not None and longest >= limit:
+        say(f"The text stops after {limit:,} tokens, prompt included: the model has {limit:,} positions. Use a shorter "
+            "prompt, or train with --recipe llama, which has no limit.")
 
 
 def _completion_table(found: "Completion", output: CompletionOutput) -> dict[str, Any]:
@@ -136,16 +160,29 @@ def _completion_table(found: "Completion", output: CompletionOutput) -> dict[str
 
 def _stream_completions(completer: "Completer", prompts: list[str], strategy: "DecodingStrategy") -> None:
     """Print each prompt, and its continuation while it is generated."""
-    def start(some: list[str]) -> list[tuple[str, Iterator[str]]]:
-        tokenizer = completer.text_tokenizer()
-        return [(tokenizer.decode(tokenizer.encode(one)), completer.stream(one, strategy)) for one in some]
+    from regard.tasks.completer import stream_text
+
+    tokenizer, longest = completer.text_tokenizer(), 0
+
+    def start(some: list[str]) -> list[tuple[str, list[int], Iterator[int]]]:
+        return [(tokenizer.decode(tokenizer.encode(one)), *completer.stream_ids(one, strategy)) for one in some]
 
     for _, found in process_each([prompts], start, text_label):
-        before, pieces = found or ("", iter(()))
-        for piece in chain([before], pieces):
+        before, row, ids = found or ("", [], iter(()))
+        written = list[int]()
+        for piece in chain([before], stream_text(tokenizer, row, _collect(ids, written))):
             write_part(piece)
             sys.stdout.flush()
         write_text("")
+        longest = max(longest, len(row) + len(written))
+    _say_limit(completer, longest)
+
+
+def _collect(ids: Iterator[int], into: list[int]) -> Iterator[int]:
+    """The same ids, each also appended to a list."""
+    for id_ in ids:
+        into.append(id_)
+        yield id_
 
 
 def _read_prompts(prompts: Sequence[str] | None) -> list[str]:

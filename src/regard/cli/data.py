@@ -14,8 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import FormatOption, JsonReportOption, RenamedOptionsCommand, SourceOption, TargetOption
-from regard.cli.terminal import Terminal, escape_unprintable, fail, show_count
+from regard.cli.options import (
+    DATA_PANEL,
+    OUTPUT_PANEL,
+    ExamplesGroup,
+    FormatOption,
+    JsonReportOption,
+    PanelCommand,
+    QuietOption,
+    SourceOption,
+    TargetOption,
+    complete_names,
+    with_examples,
+)
+from regard.cli.output import fail, say_notes, show_count
+from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
     from regard.data.doctor import DoctorReport
@@ -23,9 +36,12 @@ if TYPE_CHECKING:
     from regard.training.estimate import TrainingEstimate
 
 Several = list[str] | None
+RULES = ("empty", "too_long", "ratio", "copy", "duplicate", "replacement", "mojibake", "control", "line_breaks",
+         "decomposed", "outer_spaces", "repeated_source")
+"""`regard.data.filters.RULE_NAMES`, which is not imported for the help; the first five skip pairs by default."""
 
 app = typer.Typer(
-    help="Check data before training on it.",
+    cls=ExamplesGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,38 +49,56 @@ app = typer.Typer(
 
 
 @app.callback()
+@with_examples("""
+    regard data check pairs.tsv
+    regard data phrasebook -n 1000 > pairs.tsv
+    regard data check --help                      # options and more examples
+""")
 def data() -> None:
-    """Check data before training on it."""
+    """Check data before training, or write example data."""
 
 
-@app.command(cls=RenamedOptionsCommand)
+@app.command(cls=PanelCommand)
+@with_examples("""
+    regard data check pairs.tsv
+    regard data check train.en train.fr        # sources and targets
+    regard data check pairs.tsv --validation valid.tsv
+    regard data check pairs.tsv --max-words 100 --max-length-ratio 3
+    regard data check corpus.tmx --source en --target fr --json > report.json
+""")
 def check(
-    data: Annotated[list[str], typer.Argument(metavar="DATA", help="Files of sentence pairs (TSV, JSONL, PO, TMX), or "
-                    "pairs of plain files: sources, then targets. Each may be compressed by gzip; - is standard "
-                    "input.")],
-    validation: Annotated[Several, typer.Option(metavar="FILE", help="Validation data, to find what of it is in DATA "
-                          "too; repeat for each file.")] = None,
+    data: Annotated[list[str], typer.Argument(
+        metavar="DATA", help="Sentence pairs (TSV, JSONL, PO, TMX, or pairs of plain files: sources, then targets), "
+        "also compressed with gzip. - is standard input.")],
+    validation: Annotated[Several, typer.Option(
+        metavar="FILE", rich_help_panel=DATA_PANEL,
+        help="Validation data, to find pairs that are also in DATA; repeat for each file.")] = None,
     source: SourceOption = None,
     target: TargetOption = None,
     format: FormatOption = None,
-    max_words: Annotated[int | None, typer.Option("--max-words", metavar="N", min=1, help="Maximum number of words of "
-                         "a text.")] = None,
-    max_characters: Annotated[int | None, typer.Option("--max-characters", metavar="N", min=1, help="Maximum number of "
-                              "characters of a text.")] = None,
-    max_length_ratio: Annotated[float | None, typer.Option("--max-length-ratio", metavar="R", min=1, help="Maximum "
-                                "ratio of the lengths of the two sides.")] = None,
-    drop: Annotated[Several, typer.Option(metavar="RULE", help="Also drop what this rule finds; repeat for "
-                    "each.")] = None,
-    keep: Annotated[Several, typer.Option(metavar="RULE", help="Do not drop what this rule finds; repeat for "
-                    "each.")] = None,
+    max_words: Annotated[int | None, typer.Option(
+        "--max-words", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="256",
+        help="Maximum number of words of a text.")] = None,
+    max_characters: Annotated[int | None, typer.Option(
+        "--max-characters", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="2000",
+        help="Maximum number of characters of a text.")] = None,
+    max_length_ratio: Annotated[float | None, typer.Option(
+        "--max-length-ratio", metavar="X", min=1, rich_help_panel=DATA_PANEL, show_default="6",
+        help="Maximum ratio of the lengths of source and target.")] = None,
+    drop: Annotated[Several, typer.Option(
+        metavar="RULE", rich_help_panel=DATA_PANEL, show_default=False, autocompletion=complete_names(*RULES[5:]),
+        help=f"Also skip the pairs that this rule finds: {', '.join(RULES[5:])}; repeat for each rule.")] = None,
+    keep: Annotated[Several, typer.Option(
+        metavar="RULE", rich_help_panel=DATA_PANEL, show_default=False, autocompletion=complete_names(*RULES[:5]),
+        help=f"Keep the pairs that this rule finds: {', '.join(RULES[:5])}; repeat for each rule.")] = None,
     as_json: JsonReportOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Check sentence pairs before training on them.
 
-    Prints how many pairs are kept, which are skipped and why, with line numbers; lengths and words; suspicious
-    encodings; the overlap of validation and training data; the lines to look at first; and an estimate of the time and
-    memory of a training with the defaults of `regard train`. Exit code 2 means that the data cannot be read, or that no
-    pair is left to train on.
+    Prints how many pairs are kept, and which are skipped and why, with line numbers; lengths and vocabulary; suspicious
+    encodings; the overlap of validation and training data; the lines to look at first; and how long a training with the
+    defaults of `regard train` would take. Exit code 2: the data cannot be read, or no pair is left.
     """
     from regard.data import doctor
     from regard.data.sources import formats
@@ -75,7 +109,7 @@ def check(
     try:
         filters = _make_filters(max_words, max_characters, max_length_ratio, drop or (), keep or ())
         if "-" in data and "-" in (validation or ()):
-            raise DataError("standard input: It can be read only once, but DATA and --validation both name it. Save it "
+            raise DataError("standard input: DATA and --validation both name it, but it can be read only once. Save it "
                             "to a file first.")
         try:
             pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
@@ -83,10 +117,11 @@ def check(
                 validation, source=source, target=target, format=format, skipped=skipped)
         except ValueError as error:  # a wrong argument
             raise DataError(str(error)) from error
-        found = doctor.check_corpus(show_count(pairs, "pairs", sys.stderr), filters, validation=validation_pairs,
-                                    skipped=skipped)
+        found = doctor.check_corpus(pairs if quiet else show_count(pairs, "pairs", sys.stderr), filters,
+                                    validation=validation_pairs, skipped=skipped)
     except (DataError, ConfigError) as error:
         fail(str(error))
+    say_notes([*pairs.log.notes, *(() if validation_pairs is None else validation_pairs.log.notes)])
     estimates = _estimate_training(found)
     if as_json:
         tables = {**found.tables(), "estimate": {name: asdict(each) for name, each in estimates.items()} or None}
@@ -99,20 +134,28 @@ def check(
         fail(" ".join(found.warnings()) + " There is nothing to train on.")
 
 
-@app.command(cls=RenamedOptionsCommand)
+@app.command(cls=PanelCommand)
+@with_examples("""
+    regard data phrasebook -n 20000 > pairs.tsv
+    regard data phrasebook -n 500 --split test > test.tsv
+    regard data phrasebook -n 5 --align
+""")
 def phrasebook(
-    count: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Number of pairs.")] = 10_000,
-    split: Annotated[str, typer.Option(metavar="NAME", help="train, validation or test; the last two have word "
-                     "combinations that train does not have.")] = "train",
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
-    max_words: Annotated[int | None, typer.Option("--max-words", metavar="N", min=1, help="Maximum number of words of "
-                         "a sentence.")] = None,
-    align: Annotated[bool, typer.Option("--align", help="Write the word alignment in a third column: 0-0 1-2 "
-                     "...")] = False,
+    count: Annotated[int, typer.Option(
+        "-n", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="Number of pairs.")] = 10_000,
+    split: Annotated[str, typer.Option(
+        metavar="NAME", rich_help_panel=OUTPUT_PANEL, autocompletion=complete_names("train", "validation", "test"),
+        help="train, validation or test. The last two have word combinations that do not occur in train.")] = "train",
+    seed: Annotated[int, typer.Option(metavar="N", rich_help_panel=OUTPUT_PANEL, help="Random seed.")] = 0,
+    max_words: Annotated[int | None, typer.Option(
+        "--max-words", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, show_default="no limit",
+        help="Maximum number of words of a sentence.")] = None,
+    align: Annotated[bool, typer.Option(
+        "--align", rich_help_panel=OUTPUT_PANEL, help="Add a third column: the word alignment (0-0 1-2 ...).")] = False,
 ) -> None:
-    """Write English sentences and their French translations to standard output, as TSV.
+    """Write example sentence pairs, English to French, as TSV to standard output.
 
-    They come from a grammar that is part of regard, for a first try without your own data.
+    The sentences come from a small grammar that is part of regard, so you can try everything without data of your own.
     """
     from regard.data import phrasebook as book
 
@@ -133,11 +176,12 @@ def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
 
     tables = report.tables()
     sentences = {rule.name: rule.sentence for rule in RULES}
-    sentences["script"] = "another script than nearly all texts of its side"
+    sentences["script"] = "another script than nearly all texts of this side"
     terminal.heading("Pairs")
     total = tables["pairs"]["read"]
-    _draw_columns(terminal, [[name, f"{count:,}", _percent(count, total)] for name, count in tables["pairs"].items()])
-    for key, title in (("left_out", "Not read"), ("dropped", "Dropped"), ("noticed", "Kept with a notice")):
+    _draw_columns(terminal, [[name.replace("dropped", "skipped"), f"{count:,}", _percent(count, total)]
+                             for name, count in tables["pairs"].items()])
+    for key, title in (("left_out", "Not read"), ("dropped", "Skipped"), ("noticed", "Kept, but suspicious")):
         rows = {name: entry for name, entry in tables[key].items() if entry["count"]}
         if rows:
             terminal.heading(title)
@@ -149,9 +193,9 @@ def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
         _draw_sizes(tables, terminal)
     overlap = tables["overlap"]
     if overlap is not None:
-        terminal.heading("Validation pairs that are in the training data")
+        terminal.heading("Validation pairs that are also in the training data")
         whole = overlap["validation"]
-        names = {"exact": "exactly", "folded": "but for case and spaces", "sources": "the source alone"}
+        names = {"exact": "identical", "folded": "same except case and spaces", "sources": "same source"}
         found = [[name, f"{overlap[key]:,}", _percent(overlap[key], whole)] for key, name in names.items()]
         _draw_columns(terminal, [["validation pairs", f"{whole:,}", ""], *found])
         for both in overlap["first"]:
@@ -192,11 +236,11 @@ def _draw_estimates(estimates: "Mapping[str, TrainingEstimate]", terminal: Termi
         return
     cores = _core_count()
     places = {"cpu": f"{cores} core{'s' if cores > 1 else ''} of this machine", "gpu": "a GPU such as an H200"}
-    rows = [["", "about", "memory", "parameters", "steps"]]
+    rows = [["", "time", "memory", "parameters", "steps"]]
     for name, each in estimates.items():
         rows.append([places[name], format_duration(each.seconds), f"{each.memory / 2**30:.1f} GiB",
                      f"{each.parameters / 1e6:.1f} million", f"{each.steps:,}"])
-    terminal.heading("Estimate of a training with what regard train would choose")
+    terminal.heading("Estimated training with the defaults of regard train")
     _draw_columns(terminal, rows)
 
 
@@ -232,7 +276,7 @@ def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
     rows.append(["target / source", *(f"{value:.2f}" for value in tables["ratio"].values())])
     _draw_columns(terminal, rows)
     if tables["agreement"] is not None:
-        terminal.text(f"The lengths of the two sides correlate with {tables['agreement']:.2f}.", "  ")
+        terminal.text(f"Correlation of source and target lengths: {tables['agreement']:.2f}", "  ")
 
 
 def _draw_columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:

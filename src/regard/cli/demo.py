@@ -1,15 +1,14 @@
-"""`regard demo`: a Transformer that learns to translate in about a minute, on two cores and without a network.
+"""`regard demo`: train a small Transformer that translates, in about a minute, on two cores and without a network.
 
 It does what a user would: writes sentence pairs to a file, trains on it, loads the model from its folder, translates
-test sentences, scores the translations, and draws the attention. The pairs are from the phrasebook; the test has word
-combinations that the training does not have, and the gold alignment of the phrasebook is not used. Results go to
+test sentences, scores the translations, and draws the attention. The pairs are from the phrasebook. Test sentences have
+word combinations that are not in the training data, and the gold alignment of the phrasebook is not used. Results go to
 stdout, the progress bar to stderr.
 """
 
 import contextlib
 import itertools
 import os
-import shlex
 import sys
 import tempfile
 import time
@@ -20,24 +19,28 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO
 
 import typer
 
-from regard.cli.terminal import Terminal, escape_unprintable, say
+from regard import checks
+from regard.cli.options import OUTPUT_PANEL, with_examples
+from regard.cli.output import say
+from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
-    from regard.cli.progress import ProgressBar, ProgressLines
     from regard.data.phrasebook import AlignedPair
     from regard.tasks.alignment import Alignment
     from regard.tasks.translator import Translator
-    from regard.training.logging import TrainingEvent
+    from regard.training.logging import Logger, TrainingEvent
 
 
 THREADS = 4
-"""More threads are no faster for a model this small."""
+"""More threads are not faster for a model this small."""
 SHOWN_TRANSLATIONS = 4
 """Translations that are printed."""
 ALIGNMENT_CANDIDATES = 30
 """Translations that are searched for one whose word order changes."""
 SIDES = ("encoder", "decoder")
 DEMO_CHANGES: Mapping[str, Any] = {
+    "data.source_lang": "en",
+    "data.target_lang": "fr",
     "tokenizer.kind": "unigram",
     "tokenizer.vocab_size": 4000,  # more than there are words: each word is one token, and sentences are short
     "tokenizer.input_sentence_size": 20_000,
@@ -46,7 +49,7 @@ DEMO_CHANGES: Mapping[str, Any] = {
     **{f"model.{side}.feed_forward.ffn_width": 192 for side in SIDES},
     **{f"model.{side}.norm_position": "pre" for side in SIDES},  # stable at a high learning rate with little warm-up
     **{f"model.{side}.mixer.position.kind": "rotary" for side in SIDES},
-    # Nearly every pair is seen once: the model cannot overfit, and needs no regularisation.
+    # Nearly every pair is seen once: the model cannot overfit, and needs no regularization.
     **{f"model.{side}.{part}.dropout": 0.0 for side in SIDES for part in ("mixer", "feed_forward")},
     **{f"model.{part}.dropout": 0.0 for part in (*SIDES, "embedding", "decoder.cross")},
     "training.label_smoothing": 0.0,
@@ -100,17 +103,26 @@ class DemoResult(NamedTuple):
         return self.translations[number] == self.pairs[number].target
 
 
+@with_examples("""
+    regard demo                   # about a minute; the model is not kept
+    regard demo -o my-model       # keep the model
+    regard demo --tour            # masks, attention weights and backends
+""")
 def demo(
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FOLDER", help="Keep the model in this "
-                      "folder. By default it is removed.")] = None,
-    tour: Annotated[bool, typer.Option("--tour", help="Show masks, attention weights and backends instead, and check "
-                    "them against the float64 reference. Nothing is trained.")] = False,
+    output: Annotated[str | None, typer.Option(
+        "-o", "--output", metavar="FOLDER", rich_help_panel=OUTPUT_PANEL, show_default="the model is not kept",
+        help="Keep the model in this new folder.")] = None,
+    tour: Annotated[bool, typer.Option(
+        "--tour", rich_help_panel=OUTPUT_PANEL,
+        help="Train nothing; show masks, attention weights and backends instead, and compare them with the float64 "
+        "reference.")] = False,
 ) -> None:
-    """Watch a Transformer learn to translate, in about a minute.
+    """Train a small translator in a minute and see what it attends to.
 
-    It learns from English and French sentences of a grammar that is part of regard, on two cores and without a network;
-    then it translates sentences with word combinations that it has not seen, and shows its attention. Exit code 1 means
-    that their BLEU is not above 90, or that in the tour a result differed from the reference.
+    A Transformer learns from English-French sentences of a small grammar that is part of regard, on two CPU cores and
+    without a network. It then translates sentences with word combinations that it has not seen, and shows its
+    attention. Exit code 1: the BLEU of these translations is not above 90, or a result of the tour differs from the
+    reference.
     """
     if tour:
         from regard.cli import tour as touring
@@ -142,20 +154,15 @@ def run_demo(out: TextIO, messages: TextIO, output: str | None, setting: DemoSet
     except FolderError as error:
         say(f"Error: {error}")
         return 2
-    except OSError as error:
-        if not error.filename:  # an error of stdout, which `regard.cli.main` handles
-            raise
-        say(f"Error: {error.filename}: {error.strerror}")
-        return 1
 
 
 def _train_and_show(terminal: Terminal, messages: TextIO, place: Path, folder: Path, kept: bool,
                     setting: DemoSetting) -> int:
     import regard
-    from regard.cli.progress import progress_logger
     from regard.data import phrasebook
     from regard.tasks.translator import Translator
     from regard.training import train as training
+    from regard.training.progress import progress_logger
     from regard.training.tasks.interface import TrainingRequest
 
     began = time.monotonic()
@@ -167,6 +174,8 @@ def _train_and_show(terminal: Terminal, messages: TextIO, place: Path, folder: P
                               output=folder, recipe=setting.recipe, changes=setting.changes, device="cpu")
     outcome = training.train(request, [_QuietStartLogger(progress_logger(messages))])
     if not outcome.finished:
+        say("Run `regard demo` again to start anew." if not kept else
+            f"Run `regard demo` again to start anew, after removing {folder}.")
         return 130
     translator = regard.load(folder)
     assert isinstance(translator, Translator)
@@ -191,13 +200,13 @@ def score_translator(translator: "Translator", pairs: "Sequence[AlignedPair]") -
 
 def show_translations(terminal: Terminal, tested: DemoResult) -> None:
     """Print the first translations below their sources, and references that differ."""
-    terminal.heading("Sentences that it has not seen")
+    terminal.heading("Translations of test sentences")
     for number in range(min(SHOWN_TRANSLATIONS, len(tested.pairs))):
         pair = tested.pairs[number]
         terminal.text(pair.source, "  ")
-        terminal.text(escape_unprintable(tested.translations[number]) or "(nothing)", "    ")
+        terminal.text(escape_unprintable(tested.translations[number]) or "(empty)", "    ")
         if not tested.is_exact(number):
-            terminal.text(f"(expected: {pair.target})", "    ")
+            terminal.text(f"(reference: {pair.target})", "    ")
     _flush(terminal)
 
 
@@ -220,39 +229,44 @@ def show_alignment(terminal: Terminal, alignment: "Alignment") -> None:
     terminal.heading("Attention (rows: output words, columns: input words)")
     weights, target, source = alignment.weights, alignment.target, alignment.source
     terminal.beside([heat_map(weights, target, source, width=terminal.width, shades=terminal.shades)])
-    terminal.text("The training data does not say which words belong together.")
+    terminal.text("The model learned this alignment from sentence pairs alone: the training data has no word "
+                  "alignments.")
     _flush(terminal)
 
 
 def show_score(terminal: Terminal, tested: DemoResult, min_bleu: float, seconds: float) -> None:
     """Print the score, and whether it is high enough."""
-    terminal.heading(f"BLEU {tested.bleu:.1f} on {len(tested.pairs):,} sentences that it has not seen")
-    terminal.text(f"{tested.exact:,} of them equal the reference exactly. All of this took {seconds:.0f} s.")
+    terminal.heading(f"BLEU {tested.bleu:.1f} on {checks.plural(len(tested.pairs), 'test sentence')}")
+    terminal.text(f"{checks.plural(tested.exact, 'translation')} of {len(tested.pairs):,} "
+                  f"{'equals' if tested.exact == 1 else 'equal'} the reference exactly. The demo took {seconds:.0f} s.")
     terminal.text(f"({tested.signature})")
     if not tested.bleu > min_bleu:
-        terminal.text(f"That is too low: it should be above {min_bleu:g}.")
+        terminal.text(f"BLEU is too low: it should be above {min_bleu:g}.")
     _flush(terminal)
 
 
 def show_next(terminal: Terminal, folder: Path | None, text: str) -> None:
     """Print what to try next, with and without the model."""
+    from regard.training.progress import draw_commands, next_commands
+
     terminal.heading("What to try next")
-    name = "my-model" if folder is None else shlex.quote(str(folder))
-    steps = [] if folder is not None else [("The model is removed now; this keeps one", "regard demo -o my-model")]
-    steps += [("Translate what you like, in words of the phrasebook", f"regard translate {name} {shlex.quote(text)}"),
-              ("See more of its sentences", "regard data phrasebook -n 1000"),
-              ("Train on pairs of your own", "regard train pairs.tsv -o another-model"),
-              ("See masks, weights and backends", "regard demo --tour")]
-    for what, command in steps:
-        terminal.text(f"{what}:", "  ")
-        terminal.text(command, "    ")
+    if folder is None:
+        terminal.text("The model was removed. To keep it:")
+        draw_commands(["regard demo -o my-model"], terminal)
+    else:
+        terminal.text("Use the model, and look at its attention:")
+        draw_commands(next_commands("translation", str(folder), text), terminal)
+    terminal.text("Train on other sentences of the phrasebook, or on your own pairs:")
+    draw_commands(["regard data phrasebook -n 1000 > pairs.tsv", "regard train pairs.tsv -o another-model"], terminal)
+    terminal.text("See masks, attention weights and backends:")
+    draw_commands(["regard demo --tour"], terminal)
     _flush(terminal)
 
 
 def _introduce(terminal: Terminal, setting: DemoSetting) -> None:
-    terminal.heading("A Transformer learns to translate English to French, here and now")
-    terminal.text(f"It learns from {setting.pairs:,} sentences of up to {setting.max_words} words from a grammar that "
-                  f"is part of regard. It is tested on {setting.test_pairs:,} others of that length: each has an "
+    terminal.heading("Training a small Transformer from English to French")
+    terminal.text(f"Training data: {setting.pairs:,} sentence pairs of up to {setting.max_words} words, from a grammar "
+                  f"that is part of regard. Test data: {checks.plural(setting.test_pairs, 'other pair')}. Each has an "
                   f"adjective with a noun, or a verb with an object, that never occur together in the training data.")
     _flush(terminal)
 
@@ -260,14 +274,14 @@ def _introduce(terminal: Terminal, setting: DemoSetting) -> None:
 class _QuietStartLogger:
     """A logger without the preparations and the settings of a training, nearly all of which are fixed here."""
 
-    def __init__(self, logger: "ProgressBar | ProgressLines") -> None:
+    def __init__(self, logger: "Logger") -> None:
         self.logger, self.name, self.started = logger, logger.name, False
 
     def __call__(self, event: "TrainingEvent", /) -> None:
         from regard.training.logging import TrainingStarted
 
         if isinstance(event, TrainingStarted):
-            self.started, event = True, replace(event, defaults=())
+            self.started, event = True, replace(event, defaults=(), choices=(), settings=())
         if self.started:
             self.logger(event)
 
@@ -290,8 +304,9 @@ def _few_threads() -> Iterator[None]:
 
 
 def _write_pairs(path: Path, pairs: "Iterator[AlignedPair]") -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
+    from regard.storage.filesystem import write_file
+
+    write_file(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode())
 
 
 def _flush(terminal: Terminal) -> None:

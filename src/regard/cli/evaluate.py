@@ -14,18 +14,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.checks import plural
 from regard.cli.options import (
     AUTO_DEVICE,
+    ENGINE_PANEL,
+    OUTPUT_PANEL,
     TASK_COMMANDS,
+    TASK_NOUNS,
+    BatchTokensOption,
     DeviceOption,
     FormatOption,
     JsonReportOption,
     ModelArgument,
     SourceOption,
     TargetOption,
+    beam_option,
+    complete_names,
     open_task,
+    with_examples,
 )
-from regard.cli.terminal import Terminal, fail, write_json
+from regard.cli.output import fail, say_notes, write_json
+from regard.terminal import Terminal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,31 +49,45 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 
 
+@with_examples("""
+    regard evaluate model test.tsv                       # BLEU, chrF and loss
+    regard evaluate model test.en test.fr -o output.fr   # keep the translations
+    regard evaluate model test.tsv --beam 1 --json
+    regard evaluate language-model test.txt              # perplexity
+""")
 def evaluate(
     model: ModelArgument,
-    data: Annotated[list[str], typer.Argument(metavar="DATA", help="For a translator sentence pairs (TSV, JSONL, PO, "
-                    "TMX, or two plain files: sources, then targets). For a language model or a masked model plain "
-                    "text. For a classifier a TSV of text and label, a folder with a folder of images for each class, "
-                    "or two IDX files.", show_default=False)],
-    beam: Annotated[int, typer.Option("--beam", metavar="N", min=1, help="Beam size of a translator.")] = 5,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
-    tokenize: Annotated[str, typer.Option("--tokenize", metavar="NAME", help="Tokenizer of BLEU: 13a, intl, zh, char, "
-                        "or none for tokenized texts.")] = "13a",
-    window: Annotated[int | None, typer.Option("--window", metavar="N", min=1, help="Tokens that a language model "
-                      "reads at a time.", show_default="as in training")] = None,
+    data: Annotated[list[str], typer.Argument(
+        metavar="DATA", show_default=False,
+        help="Test data. Translator: sentence pairs (TSV, JSONL, PO, TMX, or two plain files: sources, then targets). "
+        "Language model and masked language model: plain text. Classifier: a TSV of text and label, a folder with one "
+        "folder of images per class, or two IDX files. - is standard input.")],
     source: SourceOption = None,
     target: TargetOption = None,
     format: FormatOption = None,
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the translations to a new "
-                      "file, one on each line.", show_default=False)] = None,
-    as_json: JsonReportOption = False,
+    beam: Annotated[int, beam_option("5", help="Beam size of a translator; 1 is greedy search.")] = 5,
+    window: Annotated[int | None, typer.Option(
+        "--window", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="as in training",
+        help="Context of a language model, in tokens.")] = None,
     device: DeviceOption = AUTO_DEVICE,
+    batch_tokens: BatchTokensOption = None,
+    lowercase: Annotated[bool, typer.Option(
+        "--lowercase", rich_help_panel=OUTPUT_PANEL, help="Compute BLEU and chrF on lowercased texts.")] = False,
+    tokenize: Annotated[str, typer.Option(
+        "--tokenize", metavar="NAME", rich_help_panel=OUTPUT_PANEL,
+        autocompletion=complete_names("13a", "intl", "zh", "char", "none"),
+        help="sacreBLEU's tokenizer for BLEU: 13a, intl, zh, char, or none for texts that are tokenized "
+        "already.")] = "13a",
+    output: Annotated[str | None, typer.Option(
+        "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Also write the translations to a new file, one per line.")] = None,
+    as_json: JsonReportOption = False,
 ) -> None:
-    """Score a model on data that it was not trained on.
+    """Score a model on test data.
 
-    For a translator BLEU and chrF with their signatures and the loss, also by the length of the source; for a language
-    model loss, perplexity and bits per character; for a masked model the loss of masked tokens; for a classifier the
-    accuracy and the loss.
+    Use data that the model was not trained on. A translator gets BLEU and chrF with their sacreBLEU signatures and the
+    loss, also by source length; a language model loss, perplexity and bits per character; a masked language model the
+    loss of masked tokens; a classifier accuracy and loss.
     """
     from regard.tasks.classifier import Classifier
     from regard.tasks.completer import Completer
@@ -72,30 +95,29 @@ def evaluate(
     from regard.tasks.translator import Translator
 
     if output is not None and os.path.lexists(output):
-        fail(f"{output}: It exists already, and is not overwritten. Choose another name.")
+        fail(f"{output}: The file exists already. Choose another name, or remove it.")
     if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
-        fail(f"{output}: There is no such folder. Make it first.")
+        fail(f"{output}: The folder {os.path.dirname(output)} does not exist. Create it first.")
     task = open_task(model, device, *TASK_COMMANDS)
     if output is not None and not isinstance(task, Translator):
-        fail(f"{output}: Only a translator writes translations. Leave out -o.")
+        fail(f"{output}: -o writes translations, but this model is {TASK_NOUNS[type(task).__name__]}. Leave it out.")
     try:
         if isinstance(task, Translator):
             from regard.data.sources import formats
 
             pairs = formats.read_pairs(data, source=source, target=target, format=format)
             found = _evaluate_translator(task, pairs, output,
-                                         {"beams": beam, "lowercase": lowercase, "tokenize": tokenize})
+                                         {"beams": beam, "lowercase": lowercase, "tokenize": tokenize,
+                                          "batch_tokens": batch_tokens})
         elif isinstance(task, Completer):
             found = _evaluate_completer(task, data, window)
         elif isinstance(task, Filler):
             found = _evaluate_filler(task, data)
         else:
             assert isinstance(task, Classifier)
-            found = _evaluate_classifier(task, data)
+            found = _evaluate_classifier(task, data, batch_tokens)
     except ValueError as error:
         fail(str(error))
-    except OSError as error:
-        fail(f"{error.filename or output}: {error.strerror}", 1)
     if as_json:
         write_json(found)
     else:
@@ -103,14 +125,15 @@ def evaluate(
 
 
 def _evaluate_translator(task: "Translator", pairs: "PairCorpus", output: str | None, options: Table) -> Table:
+    from regard.storage.filesystem import write_file
     from regard.tasks.evaluation import evaluate_translator
 
     given = [(pair.source, pair.target) for pair in pairs]
+    say_notes(pairs.log.notes)
     found = evaluate_translator(task, given, **options)
     if output is not None:
         lines = [text.replace("\r", " ").replace("\n", " ") + "\n" for text in found.hypotheses]
-        with open(output, "x", encoding="utf-8", newline="\n") as file:
-            file.writelines(lines)
+        write_file(Path(output), "".join(lines).encode("utf-8", "backslashreplace"), overwrite=False)
     scores = found.scores
     return {"task": "translator", "pairs": len(given), "beam": options["beams"],
             "bleu": scores.bleu, "bleu_signature": scores.bleu_signature,
@@ -126,7 +149,7 @@ def _evaluate_completer(task: "Completer", data: Sequence[str], window: int | No
     pieces = [*language.read_pieces([InputFile(path) for path in data])]
     ids = [id_ for some in language.encode_pieces(task.text_tokenizer(), pieces) for id_ in some]
     if len(ids) < 2:
-        raise DataError(f"{', '.join(data)}: There is not enough text in it: at least two tokens are needed.")
+        raise DataError(f"{', '.join(data)}: The text has fewer than 2 tokens. Give more text.")
     length = window or task.record.get("training", {}).get("windows", {}).get("length")
     loss = stream_loss(task, ids, window=length)
     characters = sum(len(piece) for piece in pieces if piece is not language.FILE_END)
@@ -142,13 +165,13 @@ def _evaluate_filler(task: "Filler", data: Sequence[str]) -> Table:
     texts = [line.text for line in formats.read_texts(data, format="plain")]
     loss = masked_loss(task, texts)
     if not loss.tokens:
-        raise DataError(f"{', '.join(data)}: All lines are empty, so no token can be masked. Give some with text.")
+        raise DataError(f"{', '.join(data)}: All lines are empty, so there is no token to mask. Give lines with text.")
     return {"task": "filler", "texts": len(texts), **_loss_table(loss)}
 
 
-def _evaluate_classifier(task: "Classifier", data: Sequence[str]) -> Table:
-    from regard.data.sources.text import DataError, InputFile
-    from regard.data.sources.tsv import read_labelled_texts
+def _evaluate_classifier(task: "Classifier", data: Sequence[str], batch_tokens: int | None) -> Table:
+    from regard.data.sources.formats import read_labelled_texts
+    from regard.data.sources.text import DataError, InputFile, ReadLog
     from regard.models.vision import VisionConfig
     from regard.tasks.evaluation import evaluate_classifier
 
@@ -156,11 +179,13 @@ def _evaluate_classifier(task: "Classifier", data: Sequence[str]) -> Table:
         images, labels = _read_images(task, data)
         found = evaluate_classifier(task, images, labels)
     else:
-        examples = [example for path in data for example in read_labelled_texts(InputFile(path))]
+        log = ReadLog()
+        examples = [example for path in data for example in read_labelled_texts(InputFile(path), log)]
+        say_notes(log.notes)
         if not examples:
-            raise DataError(f"{', '.join(data)}: There are no lines in it. Give a file with some.")
+            raise DataError(f"{', '.join(data)}: The file is empty. Give a TSV with a text and a label on each line.")
         found = evaluate_classifier(task, [example.text for example in examples],
-                                    [example.label for example in examples])
+                                    [example.label for example in examples], batch_tokens=batch_tokens)
     return {"task": "classifier", **asdict(found), "accuracy": found.accuracy}
 
 
@@ -187,14 +212,10 @@ def _loss_table(loss: "TokenLoss") -> Table:
 
 
 def _draw_table(found: Table, terminal: Terminal) -> None:
-    rows = {key: value for key, value in found.items() if key not in ("task", "by_length")}
-    width = max(map(len, rows))
-    for key, value in rows.items():
-        shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
-        terminal.text(f"{key.replace('_', ' ').ljust(width)}  {shown}")
+    terminal.table(_result_rows(found))
     buckets = found.get("by_length", ())
     if buckets:
-        terminal.heading("By the words of the source")
+        terminal.heading("By source length")
         cells = [["words", "pairs", "BLEU", "chrF"]]
         for row in buckets:
             words = f"{row['least']}-{row['most']}" if row["most"] is not None else f"{row['least']} or more"
@@ -202,3 +223,21 @@ def _draw_table(found: Table, terminal: Terminal) -> None:
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         terminal.beside([["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
                           for row in cells]])
+
+
+def _result_rows(found: Table) -> dict[str, str]:
+    """The results by name, in words; losses are in nats."""
+    if found["task"] == "classifier":
+        return {"Accuracy": f"{100 * found['accuracy']:.2f}% ({found['correct']:,} of {found['examples']:,})",
+                "Loss": f"{found['loss']:.4f}"}
+    loss = {"Loss": f"{found['loss']:.4f} per token (perplexity {found['perplexity']:,.2f})"}
+    if found["task"] == "completer":
+        return {**loss, "Bits per character": f"{found['bits_per_character']:.4f}",
+                "Test data": f"{plural(found['characters'], 'character')}, {plural(found['tokens'], 'token')}"}
+    if found["task"] == "filler":
+        return {**loss, "Test data": f"{plural(found['texts'], 'text')}, {plural(found['tokens'], 'masked token')}"}
+    cut = f"; {plural(found['cut'], 'translation')} reached the maximum length" if found["cut"] else ""
+    return {"BLEU": f"{found['bleu']:.2f}", "chrF": f"{found['chrf']:.2f}", **loss,
+            "Test data": f"{plural(found['pairs'], 'pair')}, {plural(found['tokens'], 'target token')}",
+            "Search": f"beam size {found['beam']}{cut}",
+            "BLEU signature": found["bleu_signature"], "chrF signature": found["chrf_signature"]}

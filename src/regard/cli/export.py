@@ -9,29 +9,51 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import TASK_COMMANDS, JsonReportOption, ModelArgument, open_task
-from regard.cli.terminal import Terminal, escape_unprintable, fail, write_json
+from regard.cli.options import (
+    DATA_PANEL,
+    OUTPUT_PANEL,
+    TASK_COMMANDS,
+    JsonReportOption,
+    ModelArgument,
+    complete_names,
+    open_task,
+    with_examples,
+)
+from regard.cli.output import fail, write_json
+from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
     from regard.tasks.export import ExportReport
 
 
+@with_examples("""
+    regard export model --to ctranslate2 -o model-ct2 --quantization int8
+    regard export model --to onnx -o model-onnx
+    regard export model --to huggingface -o model-hf     # for transformers
+    regard export model --to ctranslate2 -o model-ct2 --check sentences.txt
+""")
 def export(
     model: ModelArgument,
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="ctranslate2, onnx or huggingface.",
-                                    show_default=False)],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Folder of the export: a new one, or "
-                      "one of an earlier export.", show_default=False)],
-    quantization: Annotated[str, typer.Option("--quantization", metavar="NAME", help="Number format of stored "
-                            "matrices: float32, float16, bfloat16 or int8; for ctranslate2 only.")] = "float32",
-    check: Annotated[str | None, typer.Option("--check", metavar="FILE", help="Sentences, one on each line, to compare "
-                     "both models on; the first hundred are used.", show_default="random ids")] = None,
+    to: Annotated[str, typer.Option(
+        "--to", metavar="TARGET", show_default=False, rich_help_panel=OUTPUT_PANEL,
+        autocompletion=complete_names("ctranslate2", "onnx", "huggingface"),
+        help="Format: ctranslate2, onnx or huggingface (for the package transformers).")],
+    output: Annotated[str, typer.Option(
+        "-o", "--output", metavar="FOLDER", show_default=False, rich_help_panel=OUTPUT_PANEL,
+        help="Folder of the exported model: a new one, or that of an earlier export.")],
+    quantization: Annotated[str, typer.Option(
+        "--quantization", metavar="NAME", rich_help_panel=OUTPUT_PANEL,
+        autocompletion=complete_names("float32", "float16", "bfloat16", "int8"),
+        help="Weights of a CTranslate2 model: float32, float16, bfloat16 or int8.")] = "float32",
+    check: Annotated[str | None, typer.Option(
+        "--check", metavar="FILE", rich_help_panel=DATA_PANEL, show_default="random token ids",
+        help="Sentences, one per line, on which both models are compared; the first 100 are used.")] = None,
     as_json: JsonReportOption = False,
 ) -> None:
-    """Export a model for CTranslate2, ONNX or the package transformers.
+    """Export a model to CTranslate2, ONNX or Hugging Face transformers.
 
-    The target program runs the export, and its outputs are compared with those of the model. If they differ, nothing is
-    written, and the exit code is 1. A model that the target does not support is refused, with the keys of its config
+    The exported model is run and its outputs are compared with those of the original. If they differ, nothing is
+    written and the exit code is 1. If the target format does not support the model, the error names the config keys
     that are the reason.
     """
     from regard.tasks import export as exporting
@@ -45,8 +67,6 @@ def export(
         fail(str(error))
     except exporting.ExportError as error:
         fail(str(error), 1)
-    except OSError as error:
-        fail(f"{error.filename or output}: {error.strerror}", 1)
     if as_json:
         write_json({**asdict(report), "folder": output})
     else:
@@ -62,15 +82,14 @@ def _read_sentences(path: str) -> list[str]:
 def _draw_report(report: "ExportReport", folder: str, terminal: Terminal) -> None:
     found = report.comparison
     rows = {
-        "folder": folder,
-        "files": ", ".join(report.files),
-        "compared": f"{found.numbers:,} {found.what} of {found.rows} rows, run by {report.program}",
-        "difference": f"{found.difference:.1e} at most, {found.mean:.1e} on average (allowed: {found.tolerance:.1e})",
+        "Folder": folder,
+        "Files": ", ".join(report.files),
+        "Compared": f"{found.numbers:,} {found.what} for {found.rows} {'input' if found.rows == 1 else 'inputs'}, "
+                    f"computed by {report.program} and by regard",
+        "Difference": f"at most {found.difference:.1e}, {found.mean:.1e} on average (tolerance {found.tolerance:.1e})",
     }
     if found.same is not None:
-        rows["greedy search"] = f"the same after {found.same} of {found.rows} rows"
-    width = max(map(len, rows))
-    for key, value in rows.items():
-        terminal.text(f"{key.ljust(width)}  {escape_unprintable(value)}")
+        rows["Greedy search"] = f"same output for {found.same} of {found.rows} inputs"
+    terminal.table({name: escape_unprintable(value) for name, value in rows.items()})
     for note in report.notes:
         terminal.text(note)

@@ -6,6 +6,7 @@ import typer
 
 from regard.cli.options import (
     AUTO_DEVICE,
+    OUTPUT_PANEL,
     DeviceOption,
     JsonOption,
     ModelArgument,
@@ -14,21 +15,28 @@ from regard.cli.options import (
     process_each,
     text_blocks,
     text_label,
+    with_examples,
 )
-from regard.cli.terminal import write_json, write_line
+from regard.cli.output import write_json, write_line
 
 
+@with_examples("""
+    regard fill model "The ___ sleeps."         # the 5 best words for the blank
+    regard fill model -n 10 "A ___ is ___."     # 10 words for each blank
+    regard fill model --json < texts.txt        # the lines of a file, as JSON
+""")
 def fill(
     model: ModelArgument,
     texts: TextsArgument = None,
-    top_k: Annotated[int, typer.Option("-n", "--top-k", metavar="N", min=1, help="Suggestions for each blank.")] = 5,
+    top_k: Annotated[int, typer.Option(
+        "-n", "--top-k", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="Suggestions per blank.")] = 5,
     as_json: JsonOption = False,
     device: DeviceOption = AUTO_DEVICE,
 ) -> None:
-    """Fill in blanks. A blank is three underscores: "The ___ sleeps."
+    """Fill in the blanks of a text with a masked language model.
 
-    Prints each text with its blanks filled in, and below it a line for each blank with the suggestions and their
-    probabilities. A blank stands for one token: a word, or a part of one.
+    A blank is three underscores: "The ___ sleeps." Prints each text with its blanks filled in, and below it a line for
+    each blank with the most probable tokens. A blank stands for one token: a word, or a part of a word.
     """
     from regard.tasks.filler import FilledText, Filler
 

@@ -18,8 +18,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import AUTO_DEVICE, DeviceOption, open_task
-from regard.cli.terminal import Terminal, escape_unprintable, fail, say, write_line
+from regard.cli.options import (
+    AUTO_DEVICE,
+    CONSTRAINTS_PANEL,
+    MODEL_PANEL,
+    OUTPUT_PANEL,
+    SEARCH_PANEL,
+    TASK_NOUNS,
+    DeviceOption,
+    announce_terminal_input,
+    beam_option,
+    complete_names,
+    open_task,
+    with_examples,
+)
+from regard.cli.output import fail, say, write_line
+from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
     from regard.inspection.page.server import WhatIfRequest
@@ -36,35 +50,53 @@ LARGE_MAP = 4000 ** 2
 """With more weights in one head, writing a file takes a noticeable time."""
 
 
+@with_examples("""
+    regard look model "The black cat sleeps."              # in the browser
+    regard look model "The black cat sleeps." --terminal
+    regard look model "The black cat sleeps." -o cat.png   # or .html, .svg, .pdf
+    regard look model "The black cat sleeps." --with other-model
+    regard look trace.safetensors                          # saved from Python
+""")
 def look(
-    subject: Annotated[str, typer.Argument(metavar="MODEL|TRACE", help="Model folder, or trace file.",
-                                           show_default=False)],
-    given: Annotated[str | None, typer.Argument(metavar="TEXT|IMAGE|TRACE", help="For a model a text (- for standard "
-                     "input), or an image if it reads images; for a trace another one to show beside it.",
-                     show_default=False)] = None,
-    other: Annotated[str | None, typer.Option("--with", metavar="MODEL", help="Second model, on the same text.",
-                                              show_default=False)] = None,
-    target: Annotated[str | None, typer.Option("--target", metavar="TEXT", help="Your own translation, instead of the "
-                      "model's.", show_default=False)] = None,
-    beam: Annotated[int | None, typer.Option("--beam", metavar="N", min=1, max=64, help="Beam size; 5 for a "
-                    "translator.", show_default=False)] = None,
-    max_length: Annotated[int | None, typer.Option("--max-length", metavar="N", min=0, help="Tokens that a language "
-                          "model adds to the text; none by default.", show_default=False)] = None,
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="New file: .html, a page that "
-                      "needs nothing else; .png, .svg or .pdf, a picture; .safetensors, a trace. - is the terminal.",
-                      show_default=False)] = None,
-    view: Annotated[str | None, typer.Option("--view", metavar="NAME", help="Kind of picture: map, heads, entropy or "
-                    "patches.", show_default=False)] = None,
-    terminal: Annotated[bool, typer.Option("--terminal", help="Print a map instead of serving the page.")] = False,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port of the page; 0 for any free "
-                    "one.")] = 0,
+    subject: Annotated[str, typer.Argument(
+        metavar="MODEL|TRACE", show_default=False, help="Folder of a trained model, or a trace file.")],
+    given: Annotated[str | None, typer.Argument(
+        metavar="TEXT|IMAGE|TRACE", show_default=False,
+        help="For a model: a text (- for standard input), or an image file. For a trace: a second trace to show beside "
+        "it.")] = None,
+    other: Annotated[str | None, typer.Option(
+        "--with", metavar="MODEL", rich_help_panel=MODEL_PANEL, show_default=False,
+        help="A second model, shown on the same text.")] = None,
+    target: Annotated[str | None, typer.Option(
+        "--target", metavar="TEXT", rich_help_panel=SEARCH_PANEL, show_default=False,
+        help="Show the attention for this translation instead of the model's own (forced decoding).")] = None,
+    beam: Annotated[int | None, beam_option("5 for a translator, 1 for a language model", max=64)] = None,
+    max_length: Annotated[int | None, typer.Option(
+        "--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL, show_default="0",
+        help="Number of tokens that a language model generates after the text.")] = None,
     device: DeviceOption = AUTO_DEVICE,
+    output: Annotated[str | None, typer.Option(
+        "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Write a new file: .html (a page that works offline), .png, .svg or .pdf (a picture), or .safetensors (a "
+        "trace). - prints to the terminal.")] = None,
+    view: Annotated[str | None, typer.Option(
+        "--view", metavar="NAME", rich_help_panel=OUTPUT_PANEL, show_default="map, or patches for an image",
+        autocompletion=complete_names("map", "heads", "entropy", "patches"),
+        help="Kind of picture: map (one attention map), heads (all heads), entropy (of every head), or patches "
+        "(over an image).")] = None,
+    terminal: Annotated[bool, typer.Option(
+        "--terminal", rich_help_panel=OUTPUT_PANEL, help="Print one attention map in the terminal.")] = False,
+    browser: Annotated[bool, typer.Option(
+        "--browser/--no-browser", rich_help_panel=OUTPUT_PANEL, help="Open the page in the browser.")] = True,
+    port: Annotated[int, typer.Option(
+        "--port", metavar="N", min=0, max=65535, rich_help_panel=OUTPUT_PANEL,
+        help="Port of the page; 0 chooses a free one.")] = 0,
 ) -> None:
-    """Show the attention of a model.
+    """Show what a model attends to.
 
-    Without -o the page is served to this machine only, until you press Ctrl-C, and opens in the browser. There you can
-    also try "what if": change a word, set a prefix, choose another result.
+    Opens a page in the browser, served to this machine only until you press Ctrl-C. On the page you can explore all
+    layers and heads, and try "what if": change a word, set a prefix, choose another result. With --terminal or -o the
+    attention is printed or written to a file instead.
     """
     try:
         _check_output(output, view)
@@ -72,11 +104,11 @@ def look(
             traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device)
         else:
             if (other, target, beam, max_length) != (None, None, None, None):
-                fail("--with, --target, --beam and --max-length are for models. Name two traces to show them side by "
-                     "side.")
+                fail("--with, --target, --beam and --max-length need a model folder, not a trace. To show two traces "
+                     "side by side, give both files.")
             traces, what_if = [_load_trace(name) for name in (subject, given) if name is not None], None
         if not all(trace.attentions for trace in traces):
-            fail("There is nothing to see: this trace has no attention in it.")
+            fail("There is no attention to show: the model or trace has no attention layer.")
         if terminal or output == "-":
             _print_maps(traces)
         elif output is not None:
@@ -85,10 +117,6 @@ def look(
             _serve_page(traces, what_if, port, browser)
     except ValueError as error:
         fail(str(error))
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) or not error.filename:
-            raise  # an error of stdout, which `regard.cli.main` handles
-        fail(f"{escape_unprintable(str(error.filename))}: {error.strerror}", 1)
 
 
 def _check_output(output: str | None, view: str | None) -> None:
@@ -99,7 +127,7 @@ def _check_output(output: str | None, view: str | None) -> None:
 
         checks.pick("--view", view, VIEWS)
         if output is None or Path(output).suffix.lower() not in PICTURE_ENDINGS:
-            fail("--view is for a picture: give -o and a name that ends in .png, .svg or .pdf.")
+            fail("--view is for pictures. Add -o with a name that ends in .png, .svg or .pdf.")
     if output is None or output == "-":
         return
     path = Path(output)
@@ -107,9 +135,10 @@ def _check_output(output: str | None, view: str | None) -> None:
         endings = ", ".join((PAGE_ENDINGS[0], *PICTURE_ENDINGS, *TRACE_ENDINGS))
         fail(f"{escape_unprintable(output)}: The name must end in one of {endings}.")
     if os.path.lexists(path):
-        fail(f"{escape_unprintable(output)}: It exists already. Choose another name, or remove it.")
+        fail(f"{escape_unprintable(output)}: The file exists already. Choose another name, or remove it.")
     if not path.parent.is_dir():
-        fail(f"{escape_unprintable(output)}: There is no folder {escape_unprintable(str(path.parent))}.")
+        fail(f"{escape_unprintable(output)}: The folder {escape_unprintable(str(path.parent))} does not exist. Create "
+             "it first.")
 
 
 def _is_model(name: str) -> bool:
@@ -117,7 +146,7 @@ def _is_model(name: str) -> bool:
     if os.path.isdir(name):
         return True
     if not os.path.lexists(name):
-        fail(f"{escape_unprintable(name)}: There is neither a model nor a trace of this name.")
+        fail(f"{escape_unprintable(name)}: No such model folder or trace file.")
     return False
 
 
@@ -125,7 +154,7 @@ def _load_trace(name: str) -> "Trace":
     from regard.inspection.trace import Trace
 
     if not os.path.lexists(name):
-        fail(f"{escape_unprintable(name)}: There is no trace of this name. For a text, give the model folder first.")
+        fail(f"{escape_unprintable(name)}: No such trace file. To look at a text, give a model folder first.")
     return Trace.load(name)
 
 
@@ -134,14 +163,14 @@ def _trace_models(folder: str, other: str | None, given: str | None, target: str
                   device: str) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
     """The traces of one or two models, and the function that answers "what if"."""
     if given is None:
-        fail(f"{escape_unprintable(folder)}: Give a text: regard look {escape_unprintable(folder)} TEXT")
+        fail(f"{escape_unprintable(folder)}: Give a text (or an image): regard look {escape_unprintable(folder)} TEXT")
     names = [folder] if other is None else [folder, other]
     tasks = [open_task(name, device, *LOOK_TASKS) for name in names]
     for name, task in zip(names, tasks, strict=True):
         _check_task_options(name, task, target, beam, max_length)
     if any(_reads_images(task) for task in tasks):
         if not all(map(_reads_images, tasks)):
-            fail("One model reads images, and the other reads text: they have no common input.")
+            fail("One model takes images and the other text. Give two models with the same kind of input.")
         return [_trace_image_file(task, given, name) for task, name in zip(tasks, names, strict=True)], None
     text = _read_text(given)
     tracers = [partial(_trace_text, task, _model_name(name), beam, max_length)
@@ -156,9 +185,10 @@ def _check_task_options(name: str, task: "Task", target: str | None, beam: int |
     for option, value, kinds in (("--target", target, ("Translator",)), ("--beam", beam, ("Translator", "Completer")),
                                  ("--max-length", max_length, ("Completer",))):
         if value is not None and kind not in kinds:
-            fail(f"{escape_unprintable(name)}: {option} is for a {' or a '.join(kinds)}, and this is a {kind}.")
+            needed = " or ".join(TASK_NOUNS[one] for one in kinds)
+            fail(f"{escape_unprintable(name)}: {option} needs {needed}, but this model is {TASK_NOUNS[kind]}.")
     if target is not None and beam is not None:
-        fail("--beam has no effect with --target, which is not searched.")
+        fail("--beam has no effect with --target: nothing is searched. Leave one of them out.")
 
 
 def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | None, text: str, *,
@@ -210,9 +240,22 @@ def _read_text(given: str) -> str:
     """The text of the call, or all of standard input without its last line break."""
     if given != "-":
         return given
-    from regard.data.sources.text import STANDARD_INPUT, InputFile, decode_chunks
+    from regard.data.sources.text import (
+        MAX_LINE_BYTES,
+        STANDARD_INPUT,
+        InputFile,
+        Location,
+        decode_chunks,
+        too_long_error,
+    )
 
-    return "".join(text for text in decode_chunks(InputFile(STANDARD_INPUT))).removesuffix("\n").removesuffix("\r")
+    announce_terminal_input()
+    text = ""
+    for chunk in decode_chunks(InputFile(STANDARD_INPUT)):
+        text += chunk
+        if len(text) > MAX_LINE_BYTES:
+            raise too_long_error(Location("standard input", 1), "text", MAX_LINE_BYTES)
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _model_name(folder: str) -> str:
@@ -227,34 +270,27 @@ def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, v
         file: the trace file that is shown, if it is one.
         view: the kind of picture.
     """
+    from regard.storage.filesystem import write_file
+
     ending = Path(output).suffix.lower()
     largest = max((one for trace in traces for one in trace.attentions), key=lambda one: one.rows * one.columns)
     if largest.rows * largest.columns > LARGE_MAP:
-        say(f"Computing maps of {largest.rows:,} × {largest.columns:,} weights; this takes a while.")
+        say(f"Drawing attention maps of {largest.rows:,} × {largest.columns:,} weights. This takes a while.")
     if ending in PAGE_ENDINGS:
         from regard.inspection.page.document import page_html
 
-        _write_new_file(output, page_html(traces, file=file).encode())
+        write_file(Path(output), page_html(traces, file=file).encode(), overwrite=False)
         return
     if len(traces) > 1:
-        fail(f"{escape_unprintable(output)}: A file of this kind holds one trace. A page, .html, shows two.")
+        fail(f"{escape_unprintable(output)}: A {ending} file holds one trace. Use .html for two.")
     if ending in TRACE_ENDINGS:
         traces[0].save(output)
     else:
         from regard.inspection.pictures.canvas import render_figure
         from regard.inspection.pictures.maps import trace_picture
 
-        _write_new_file(output, render_figure(trace_picture(traces[0], view), ending.removeprefix(".")))
-
-
-def _write_new_file(output: str, data: bytes) -> None:
-    """Write a new file; if that fails, no file remains."""
-    with open(output, "xb") as file:
-        try:
-            file.write(data)
-        except (OSError, KeyboardInterrupt):
-            os.unlink(output)
-            raise
+        picture = render_figure(trace_picture(traces[0], view), ending.removeprefix("."))
+        write_file(Path(output), picture, overwrite=False)
 
 
 def _print_maps(traces: "Sequence[Trace]") -> None:
@@ -265,11 +301,14 @@ def _print_maps(traces: "Sequence[Trace]") -> None:
     terminal = Terminal.of(sys.stdout)
     for trace in traces:
         found = select_map(trace)
-        terminal.heading(escape_unprintable(" · ".join(filter(None, (trace.model, found.name)))))
+        kind = ("rows: output words, columns: input words" if found.attention.queries != found.attention.keys
+                else "rows: queries, columns: keys")
+        terminal.heading(f"Attention ({kind})")
+        terminal.text(escape_unprintable(", ".join(filter(None, (trace.model, found.name)))))
         rows, columns = len(found.rows), len(found.columns)
         if rows > MAX_MAP_WORDS or columns > MAX_MAP_WORDS:
-            terminal.text(f"The first {MAX_MAP_WORDS} of {rows:,} rows and {columns:,} columns. Without --terminal a "
-                          "page shows all.")
+            terminal.text(f"The first {MAX_MAP_WORDS} of {rows:,} rows and {columns:,} columns. The page shows all: "
+                          "leave out --terminal.")
         weights = found.weights(MAX_MAP_WORDS)
         terminal.beside([heat_map(weights, found.rows[:MAX_MAP_WORDS], found.columns[:MAX_MAP_WORDS],
                                   width=terminal.width, shades=terminal.shades)])
@@ -283,10 +322,10 @@ def _serve_page(traces: "Sequence[Trace]", what_if: "Callable[[WhatIfRequest], T
     try:
         server = PageServer(traces, what_if=what_if, port=port)
     except OSError as error:
-        fail(f"Port {port} cannot be used: {error.strerror}. Without --port any free one is used.", 1)
+        fail(f"Port {port} cannot be used: {error.strerror}. Leave out --port to use a free one.", 1)
     write_line(server.address)
     sys.stdout.flush()
-    say("The page is served to this machine only, until you press Ctrl-C.")
+    say("Serving the page to this machine only. Press Ctrl-C to stop.")
     if browser:
         # A browser may run in the terminal, and opening it would wait for its end.
         threading.Thread(target=_open_browser, args=(server.address,), daemon=True).start()
@@ -299,4 +338,4 @@ def _serve_page(traces: "Sequence[Trace]", what_if: "Callable[[WhatIfRequest], T
 
 def _open_browser(address: str) -> None:
     if not webbrowser.open(address):
-        say("No browser was found: open the address yourself.")
+        say("No browser found. Open the address above yourself.")

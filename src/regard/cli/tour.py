@@ -1,8 +1,8 @@
 """`regard demo --tour`: a short tour of attention in the terminal.
 
-It prints masks as 0/1 matrices, attention weights as a heat map, the chosen backend and the reason, and the cost of two
-backends; and it compares results with the float64 oracle, so it is also a quick test of the installation. Nothing is
-trained. This is the only module outside the tests that imports `regard.reference`.
+It prints masks as 0/1 matrices, attention weights as a heat map, the chosen backend and the reason, and the time and
+memory of two backends; and it compares results with the float64 reference, so it is also a quick test of the
+installation. Nothing is trained. This is the only module outside the tests that imports `regard.reference`.
 """
 
 import sys
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.cli.terminal import Terminal
 from regard.reference import attention as oracle
+from regard.terminal import Terminal
 
 # Two sentences with the same meaning and another word order. Words with the same meaning share a vector.
 SOURCE = ("the", "black", "cat", "sleeps")
@@ -43,7 +43,7 @@ def tour(out: TextIO) -> int:
 
 def _masks(terminal: Terminal) -> None:
     causal, both = regard.Causal(), regard.Causal() & regard.Window(2, 0)
-    terminal.heading("Masks are values: 1 = may attend; rows are queries, columns keys")
+    terminal.heading("Masks (rows: queries, columns: keys; 1 means: may attend)")
     terminal.beside(
         [
             ["Causal()", *_matrix(causal.matrix(6, 6))],
@@ -56,7 +56,7 @@ def _masks(terminal: Terminal) -> None:
 def _weights(terminal: Terminal, random: torch.Generator) -> None:
     key, query = _sentences(random)
     weights = regard.attention_weights(query, key)
-    terminal.heading("Weights: where each word looks (nothing trained: the vectors were made so)")
+    terminal.heading("Attention weights of hand-made vectors; nothing is trained")
     label = max(map(len, TARGET)) + 1
     cell = min(max(map(len, SOURCE)) + 1, (terminal.width - label) // len(SOURCE))
     lines = [" " * label + "".join(word[: cell - 1].ljust(cell) for word in SOURCE)]
@@ -68,12 +68,12 @@ def _weights(terminal: Terminal, random: torch.Generator) -> None:
 def _explain(terminal: Terminal, random: torch.Generator) -> None:
     query, key, value = torch.randn(3, 1, LONG, WIDTH, generator=random)
     for name, score in (("scaled_dot", "scaled_dot"), ("Additive", regard.Additive(torch.ones(WIDTH)))):
-        terminal.heading(f"explain: causal, {name}")
+        terminal.heading(f"regard.explain: which backend runs, and why (causal mask, score {name})")
         terminal.text(str(regard.explain(query, key, value, score=score, mask=regard.Causal())))
 
 
 def _check(terminal: Terminal, random: torch.Generator) -> bool:
-    terminal.heading("Against the oracle: float64, plain loops, no torch")
+    terminal.heading("Largest relative difference from the float64 reference (plain loops, no torch)")
     query, key, value = torch.randn(3, 12, WIDTH, generator=random, dtype=torch.float64)
     agrees = True
     cases = (("no mask", None), ("causal", regard.Causal()), ("window", regard.Causal() & regard.Window(2, 0)))
@@ -94,7 +94,7 @@ def _check(terminal: Terminal, random: torch.Generator) -> bool:
 
 
 def _cost(terminal: Terminal, random: torch.Generator) -> None:
-    terminal.heading(f"Cost: additive attention, {LONG} tokens, width {2 * WIDTH}")
+    terminal.heading(f"Time and memory of two backends: additive attention, {LONG:,} tokens, width {2 * WIDTH}")
     query, key, value = torch.randn(3, 1, LONG, 2 * WIDTH, generator=random)
     score = regard.Additive(torch.randn(2 * WIDTH, generator=random))
     results = {}
@@ -102,10 +102,10 @@ def _cost(terminal: Terminal, random: torch.Generator) -> None:
         attend = partial(regard.attend, score=score, backend=backend)
         attend(query[:, :64], key[:, :64], value[:, :64])  # a first call also pays for threads and buffers
         results[backend], seconds, peak = _measure(partial(attend, query, key, value))
-        memory = f", {peak / 2**20:.0f} MiB more" if peak is not None else ""
+        memory = f", peak memory +{peak / 2**20:.0f} MiB" if peak is not None else ""
         terminal.text(f"{backend:6} {seconds * 1000:.0f} ms{memory}")
     difference = float((results["tiled"] - results["exact"]).abs().max())
-    terminal.text(f"largest difference {difference:.1e} (float32)")
+    terminal.text(f"Largest difference between them: {difference:.1e} (float32).")
 
 
 def _sentences(random: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -5,69 +5,230 @@ that the help answers at once.
 """
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import AUTO_DEVICE, DeviceOption, FormatOption, SourceOption, TargetOption
-from regard.cli.terminal import fail, show_count
+from regard.cli.options import (
+    AUTO_DEVICE,
+    DATA_PANEL,
+    MODEL_PANEL,
+    OUTPUT_PANEL,
+    TRAINING_PANEL,
+    DeviceOption,
+    FormatOption,
+    SourceOption,
+    TargetOption,
+    expand_options,
+    with_examples,
+)
+from regard.cli.output import fail, show_count
+from regard.terminal import Terminal
+
+if TYPE_CHECKING:
+    from regard.training.logging import TrainingEvent
 
 TASK_NAMES = ("seq2seq", "language", "masked", "classify")
+LONG_SECONDS = 24 * 3600
+"""On a terminal a user is asked before a longer training."""
+BY_DATA, BY_RECIPE = "depends on the data", "from the recipe"
 Several = list[str] | None
 
 
+@dataclass(frozen=True)
+class DataOptions:
+    """What to train, and on which data."""
+
+    task: Annotated[str, typer.Option(metavar="NAME", rich_help_panel=DATA_PANEL,
+                    help=f"What to train: {', '.join(TASK_NAMES)}.")] = "seq2seq"
+    validation: Annotated[Several, typer.Option(metavar="FILE", rich_help_panel=DATA_PANEL,
+                          show_default="a part of DATA is held out",
+                          help="Validation data; repeat for each file.")] = None
+    languages: Annotated[str | None, typer.Option(metavar="PAIR", rich_help_panel=DATA_PANEL,
+                         show_default="from file names, a header line, TMX or PO",
+                         help="Source and target language, such as en-fr or pt-BR-en.")] = None
+    source: SourceOption = None
+    target: TargetOption = None
+    format: FormatOption = None
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Short options for the model; None if not given."""
+
+    vocab_size: Annotated[int | None, typer.Option(
+        "--vocab-size", metavar="N", rich_help_panel=MODEL_PANEL, show_default=BY_DATA,
+        help="Size of the vocabulary.")] = None
+    layers: Annotated[int | None, typer.Option(
+        "--layers", metavar="N", rich_help_panel=MODEL_PANEL, show_default=BY_RECIPE,
+        help="Number of layers, in the encoder and in the decoder.")] = None
+    width: Annotated[int | None, typer.Option(
+        "--width", metavar="N", rich_help_panel=MODEL_PANEL, show_default=BY_RECIPE,
+        help="Width of the model (d_model). Heads keep their width and feed-forward layers their ratio to it.")] = None
+    dropout: Annotated[float | None, typer.Option(
+        "--dropout", metavar="P", rich_help_panel=MODEL_PANEL, show_default=BY_DATA,
+        help="Dropout of embeddings and sublayers, and the highest dropout inside attention and feed-forward "
+        "layers.")] = None
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """Short options for the training; None if not given."""
+
+    epochs: Annotated[float | None, typer.Option(
+        "--epochs", metavar="N", rich_help_panel=TRAINING_PANEL, show_default=BY_DATA,
+        help="Passes over the training data.")] = None
+    steps: Annotated[int | None, typer.Option(
+        "--steps", metavar="N", rich_help_panel=TRAINING_PANEL, show_default=False,
+        help="Optimizer steps, instead of --epochs.")] = None
+    batch_tokens: Annotated[int | None, typer.Option(
+        "--batch-tokens", metavar="N", rich_help_panel=TRAINING_PANEL, show_default=BY_DATA,
+        help="Tokens per batch: source and target together, padding included.")] = None
+    lr: Annotated[float | None, typer.Option(
+        "--lr", metavar="X", rich_help_panel=TRAINING_PANEL, show_default="depends on the model",
+        help="Learning rate after the warm-up.")] = None
+    time: Annotated[str | None, typer.Option(
+        "--time", metavar="DURATION", rich_help_panel=TRAINING_PANEL, show_default="no limit",
+        help="Time limit for training and validation: 90s, 30m, 2h or 1h30m. Steps and schedule are shortened to "
+        "fit.")] = None
+    seed: Annotated[int | None, typer.Option(
+        "--seed", metavar="N", rich_help_panel=TRAINING_PANEL, show_default="1",
+        help="Random seed.")] = None
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is shown and written besides the model."""
+
+    explain: Annotated[bool, typer.Option("--explain", rich_help_panel=OUTPUT_PANEL, help="Before the first step, "
+                       "print every setting with its reason, not only the most important ones.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT_PANEL,
+                     help="Print warnings and errors only.")] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", rich_help_panel=OUTPUT_PANEL, help="Do not ask whether to start a "
+                   "training of more than 24 hours.")] = False
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", rich_help_panel=OUTPUT_PANEL, help="Also write curves "
+                           "for TensorBoard, in FOLDER/track.")] = False
+
+    def loggers(self, folder: Path) -> list[Any]:
+        """The loggers of a training in this folder."""
+        from regard.training.folder_claim import TENSORBOARD_FOLDER
+        from regard.training.logging import TensorBoardLogger
+        from regard.training.progress import ExplainingLogger, progress_logger
+
+        shown = progress_logger(sys.stderr, quiet=self.quiet)
+        found: list[Any] = [ExplainingLogger(shown) if self.explain else shown]
+        if not self.yes and sys.stdin.isatty() and sys.stderr.isatty():
+            found.append(LongTrainingQuestion())
+        if self.tensorboard:
+            found.append(TensorBoardLogger(folder / TENSORBOARD_FOLDER))
+        return found
+
+
+@with_examples("""
+    regard train pairs.tsv -o model                 # all settings by default
+    regard train pairs.tsv -o model --time 30m      # at most half an hour
+    regard train train.en train.fr -o model --epochs 20
+    regard train book.txt -o model --task language  # from plain text
+    regard train pairs.tsv -o model --resume        # continue after Ctrl-C
+""")
+@expand_options
 def train(
     data: Annotated[list[str], typer.Argument(metavar="DATA", help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain "
                     "files: sources, then targets). For language and masked models plain text. To classify, a folder "
-                    "with a folder of images for each class, two IDX files, or a TSV of text and label.")],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Folder of the model.")],
-    task: Annotated[str, typer.Option(metavar="NAME", help=f"What to train: {', '.join(TASK_NAMES)}.")] = "seq2seq",
-    validation: Annotated[Several, typer.Option(metavar="FILE", help="Validation data; repeat for each file. By "
-                          "default a fraction of DATA is held out.")] = None,
-    recipe: Annotated[str | None, typer.Option(metavar="NAME", help="Recipe, such as transformer-small or "
-                      "seq2seq-attention, or a TOML file with settings.")] = None,
-    changes: Annotated[Several, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config, such as "
-                       "training.schedule.learning_rate=5e-4; repeat for each.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the training in FOLDER.")] = False,
-    source: SourceOption = None,
-    target: TargetOption = None,
-    format: FormatOption = None,
+                    "with a folder of images for each class, two IDX files, or texts with labels (TSV, JSONL).")],
+    *,
+    examples: DataOptions,
+    recipe: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=MODEL_PANEL,
+                      show_default=BY_DATA, help="Recipe, such as transformer-small or seq2seq-attention, or a TOML "
+                      "file with settings.")] = None,
+    model: ModelOptions,
+    schedule: ScheduleOptions,
+    changes: Annotated[Several, typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=TRAINING_PANEL,
+                       help="Set a key of the config, such as training.label_smoothing=0.2; repeat for each key. "
+                       "`regard config` lists all keys.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", rich_help_panel=TRAINING_PANEL,
+                      help="Resume the training in FOLDER.")] = False,
     device: DeviceOption = AUTO_DEVICE,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard, in "
-                           "FOLDER/track.")] = False,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", rich_help_panel=OUTPUT_PANEL,
+                      help="Folder of the model.")],
+    shown: OutputOptions,
 ) -> None:
     """Train a model on your data.
 
-    Everything that is not set follows from the data and the device: it is printed with the reason for each choice, and
-    stored in FOLDER/config.toml. FOLDER has the model with the best validation score. Ctrl-C saves the state and ends;
-    --resume continues from there, exactly. Exit code 1 means that the training failed, 2 that the call or the data was
-    wrong, 130 that it was interrupted.
+    Settings that are not given depend on the data and the device. The most important ones are printed with their
+    reasons before the first step, and all of them are stored in FOLDER/config.toml. FOLDER has the model with the best
+    validation score. Ctrl-C saves a checkpoint and ends; --resume continues exactly from there. A call that fails
+    before the first step leaves nothing behind.
+
+    Exit codes: 0 done, 1 the training failed, 2 the call or the data was wrong, 130 interrupted.
     """
-    from regard import toml
-    from regard.cli.progress import progress_logger
     from regard.training import train as training
-    from regard.training.logging import TensorBoardLogger
     from regard.training.loop import TrainingError
+    from regard.training.progress import draw_result, draw_stopped
     from regard.training.tasks.interface import TrainingRequest
 
+    options = {field.name: getattr(group, field.name) for group in (model, schedule) for field in fields(group)}
     try:
         request = TrainingRequest(
-            task=task, data=tuple(data), output=Path(output), validation=tuple(validation or ()), recipe=recipe,
-            changes=dict(toml.parse_override(text) for text in changes or ()), resume=resume, source=source,
-            target=target, format=format, device=device, progress=partial(show_count, noun="read", out=sys.stderr))
-        loggers: list[Any] = [progress_logger(sys.stderr)]
-        if tensorboard:
-            loggers.append(TensorBoardLogger(Path(output) / "track"))
-        outcome = training.train(request, loggers)
+            task=examples.task, data=tuple(data), output=Path(output), validation=tuple(examples.validation or ()),
+            recipe=recipe, changes=parse_changes(changes or (), examples.languages), options=options, resume=resume,
+            source=examples.source, target=examples.target, format=examples.format, device=device,
+            progress=partial(show_count, noun="read", out=sys.stderr))
+        outcome = training.train(request, shown.loggers(Path(output)))
     except TrainingError as error:
         fail(str(error), 1)
     except ValueError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{error.filename or output}: {error.strerror}", 1)
+        if error.filename is not None or isinstance(error, BrokenPipeError):
+            raise  # reported by `regard.cli.failures`, or a closed pipe
+        fail(f"{output}: {error.strerror}", 1)
+    except KeyboardInterrupt:  # Ctrl-C twice, or before the first step
+        draw_stopped(Path(output), Terminal.of(sys.stderr), resume_command(sys.argv[1:]))
+        raise typer.Exit(130) from None
+    if outcome.main and not shown.quiet:
+        draw_result(outcome, Terminal.of(sys.stderr), resume_command(sys.argv[1:]))
     if outcome.main:
         typer.echo(outcome.folder)
     if not outcome.finished:
         raise typer.Exit(130)
+
+
+def parse_changes(changes: Sequence[str], languages: str | None) -> dict[str, Any]:
+    """The config keys of --set and --languages, with their values."""
+    from regard import toml
+    from regard.data.languages import parse_pair
+
+    keys = dict(toml.parse_override(text) for text in changes)
+    for side, code in () if languages is None else parse_pair(languages)._asdict().items():
+        key = f"data.{side}_lang"
+        if key in keys:
+            raise ValueError(f"--languages {languages} and --set {key}={keys[key]} set the same key. Leave out one of "
+                             "them.")
+        keys[key] = code
+    return keys
+
+
+def resume_command(arguments: Sequence[str]) -> list[str]:
+    """The command that resumes a training which was started with these arguments."""
+    return ["regard", *arguments, *([] if "--resume" in arguments else ["--resume"])]
+
+
+class LongTrainingQuestion:
+    """A logger that asks whether to start a training that would take long; with no it is interrupted."""
+
+    name = "question"
+
+    def __call__(self, event: "TrainingEvent", /) -> None:
+        from regard.training.logging import TimeEstimated
+
+        if isinstance(event, TimeEstimated) and event.seconds > LONG_SECONDS and not typer.confirm(
+                f"The training would take about {event.seconds / 3600:,.0f} hours. Start it?", err=True):
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -21,19 +21,27 @@ import typer
 
 from regard.cli.options import (
     AUTO_DEVICE,
-    BEAM_PANEL,
     BLOCK_SIZE,
     CONSTRAINTS_PANEL,
+    DATA_PANEL,
     ENGINE_PANEL,
+    MAX_BEAMS,
+    OUTPUT_PANEL,
     SAMPLING_HINT,
+    SEARCH_PANEL,
+    BatchTokensOption,
     BeamOptions,
+    DeviceOption,
     JsonOption,
     LengthOptions,
     ModelArgument,
+    QuietOption,
     SamplingOptions,
     SourceOption,
     TargetOption,
+    beam_option,
     choose_device,
+    complete_names,
     expand_options,
     join_names,
     make_beam,
@@ -43,8 +51,9 @@ from regard.cli.options import (
     refuse_options,
     text_blocks,
     text_label,
+    with_examples,
 )
-from regard.cli.terminal import ProgressMeter, escape_unprintable, fail, say, write_json, write_line
+from regard.cli.output import ProgressMeter, fail, say, say_notes, write_json, write_line
 
 if TYPE_CHECKING:
     from regard.data.sources.text import Location
@@ -67,39 +76,48 @@ FILE_ENDINGS = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
 class TranslationOptions:
     """Options of a translation besides the search."""
 
-    nbest: Annotated[int, typer.Option("-n", "--nbest", metavar="N", min=1, help="Translations of each text, at most "
-                     "--beam (5 by default); with --sample the number of samples. Each begins with the number of its "
-                     "text.")] = 1
-    mbr: Annotated[int | None, typer.Option("--mbr", metavar="N", min=1, show_default=False, help="Minimum Bayes risk: "
-                   "of N samples, or with --beam of the N best, print the one most similar to the others; its score is "
-                   "its expected chrF.")] = None
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", rich_help_panel=CONSTRAINTS_PANEL,
-                      show_default=False, help="Text that every translation begins with.")] = ""
-    glossary: Annotated[str | None, typer.Option("--glossary", metavar="FILE", rich_help_panel=CONSTRAINTS_PANEL,
-                        show_default=False, help="Required terms: on each line a source term, a tab, and a target "
-                        "term. A source term on several lines may become any of its target terms.")] = None
+    nbest: Annotated[int, typer.Option(
+        "-n", "--nbest", "--n-best", metavar="N", min=1, max=MAX_BEAMS, rich_help_panel=SEARCH_PANEL,
+        help="Number of translations per text: the N best of the beam, or N samples. Each line then starts with the "
+        "number of its text and a tab.")] = 1
+    mbr: Annotated[int | None, typer.Option(
+        "--mbr", metavar="N", min=1, max=MAX_BEAMS, show_default="off", rich_help_panel=SEARCH_PANEL,
+        help="Minimum Bayes risk decoding: of N samples (with --beam: of the N best) choose the one most similar to "
+        "the others. Its score is its expected chrF.")] = None
+    prefix: Annotated[str, typer.Option(
+        "--prefix", metavar="TEXT", rich_help_panel=CONSTRAINTS_PANEL, show_default=False,
+        help="Text that every translation starts with.")] = ""
+    glossary: Annotated[str | None, typer.Option(
+        "--glossary", metavar="FILE", rich_help_panel=CONSTRAINTS_PANEL, show_default=False,
+        help="Terms that must be translated as given: a TSV file with a source term and a target term per line. A "
+        "source term on several lines may become any of its target terms.")] = None
 
 
 @dataclass(frozen=True)
 class SourceBeamOptions(BeamOptions):
     """Options of beam search for a model with a source."""
 
+    beam: Annotated[int | None, beam_option(str(DEFAULT_BEAM_SIZE))] = None
     coverage_penalty: Annotated[float | None, typer.Option(
-        "--coverage-penalty", metavar="NUMBER", min=0, show_default=False, rich_help_panel=BEAM_PANEL,
-        help="Penalty for parts of the source without attention: the beta of Wu et al. 2016.")] = None
+        "--coverage-penalty", metavar="X", min=0, show_default="off", rich_help_panel=SEARCH_PANEL,
+        help="Penalty for source words that get little attention: the beta of Wu et al. 2016.")] = None
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """The program that runs the model."""
 
-    engine: Annotated[str, typer.Option("--engine", metavar="NAME", rich_help_panel=ENGINE_PANEL, help="torch, or "
-                      "ctranslate2, which is fast on a CPU: the model is exported once, into its folder.")] = TORCH
-    quantization: Annotated[str | None, typer.Option("--quantization", metavar="NAME", rich_help_panel=ENGINE_PANEL,
-                            show_default=False, help="Number format of the export for ctranslate2: float32 (default), "
-                            "float16, bfloat16 or int8.")] = None
-    device: Annotated[str, typer.Option("--device", metavar="NAME", rich_help_panel=ENGINE_PANEL, help="cpu, cuda, or "
-                      "auto: a GPU if there is one.")] = AUTO_DEVICE
+    engine: Annotated[str, typer.Option(
+        "--engine", metavar="NAME", rich_help_panel=ENGINE_PANEL,
+        autocompletion=complete_names(TORCH, CTRANSLATE2),
+        help="torch, or ctranslate2, which is fast on a CPU: the first call exports the model into its "
+        "folder.")] = TORCH
+    quantization: Annotated[str | None, typer.Option(
+        "--quantization", metavar="NAME", rich_help_panel=ENGINE_PANEL, show_default="float32",
+        autocompletion=complete_names("float32", "float16", "bfloat16", "int8"),
+        help="Weights of the CTranslate2 model: float32, float16, bfloat16 or int8.")] = None
+    device: DeviceOption = AUTO_DEVICE
+    batch_tokens: BatchTokensOption = None
 
     def check(self) -> None:
         """Refuse an unknown engine or quantization, and a quantization for torch."""
@@ -107,7 +125,7 @@ class EngineOptions:
 
         checks.pick("--engine", self.engine, dict.fromkeys((TORCH, CTRANSLATE2)))
         if self.quantization is not None and self.engine != CTRANSLATE2:
-            fail(f"--quantization needs --engine {CTRANSLATE2}.")
+            fail(f"--quantization is for --engine {CTRANSLATE2}. Add it, or leave out --quantization.")
         if self.quantization is not None:
             from regard.storage.ctranslate2 import QUANTIZATIONS
 
@@ -153,8 +171,10 @@ class TranslationRequest:
     def translate(self, translator: "TranslatorMixin", texts: list[str]) -> "list[Translation]":
         """The best translation of each text, with the others as its alternatives."""
         if self.mbr:
-            return translator.mbr(texts, self.strategy, prefix=self.prefix, glossary=self.glossary)
-        return translator.search(texts, self.strategy, prefix=self.prefix, glossary=self.glossary)
+            return translator.mbr(texts, self.strategy, prefix=self.prefix, glossary=self.glossary,
+                                  batch_tokens=self.engine.batch_tokens)
+        return translator.search(texts, self.strategy, prefix=self.prefix, glossary=self.glossary,
+                                 batch_tokens=self.engine.batch_tokens)
 
     def check_placeholders(self) -> None:
         """Refuse a prefix or terms with placeholders of their own: only those of the source are kept."""
@@ -165,8 +185,8 @@ class TranslationRequest:
         required += [("--glossary", source, target) for source, targets in entries.items() for target in targets]
         for option, source, target in required:
             if find_placeholders(target) != find_placeholders(source):
-                fail(f"{option} must have no placeholders of its own, but has {target!r:.80}. A translation has "
-                     "exactly those of its text.")
+                fail(f"{option} must not add placeholders, but has {target!r:.80}. A translation has exactly the "
+                     "placeholders of its source.")
 
     def settings(self) -> dict[str, Any]:
         """Everything but the model that the result depends on: text and numbers by name."""
@@ -183,7 +203,7 @@ def make_request(options: TranslationOptions, beam_options: SourceBeamOptions, s
     """All options as one value; exits with 2 if they cannot be combined."""
     engine.check()
     if options.mbr is not None and options.nbest > options.mbr:
-        fail(f"--nbest must be at most --mbr, {options.mbr}, but is {options.nbest} instead.")
+        fail(f"--nbest {options.nbest} needs --mbr {options.nbest} or more; it is {options.mbr}.")
     samples = sampling.sample or (options.mbr is not None and beam_options.beam is None)
     count = options.nbest if options.mbr is None else options.mbr
     glossary = None
@@ -192,73 +212,85 @@ def make_request(options: TranslationOptions, beam_options: SourceBeamOptions, s
 
         glossary = Glossary.read(options.glossary)
     if samples:
-        remedy = SAMPLING_HINT if sampling.sample else "--mbr samples, unless --beam is given."
+        remedy = SAMPLING_HINT if sampling.sample else "--mbr samples. Add --beam to choose among the best of a beam."
         refuse_options(beam_options, remedy, glossary=options.glossary)
         strategy: DecodingStrategy = make_sampling(sampling, lengths, count)
     else:
         refuse_options(sampling, "Add --sample.")
         if options.mbr is not None and options.mbr > (beam_options.beam or DEFAULT_BEAM_SIZE):
-            fail(f"--mbr must be at most --beam, {beam_options.beam}, but is {options.mbr} instead.")
+            fail(f"--mbr {options.mbr} needs --beam {options.mbr} or more; the beam size is {beam_options.beam}.")
         strategy = make_beam(beam_options, lengths, count, DEFAULT_BEAM_SIZE,
                              coverage_penalty=beam_options.coverage_penalty)
     return TranslationRequest(strategy, options.mbr is not None, options.prefix, glossary, engine)
 
 
+@with_examples("""
+    regard translate model "The black cat sleeps."
+    regard translate model < input.txt > output.txt       # one text per line
+    regard translate model app.po -o app.fr.po --entries missing
+    regard translate model "A text." --nbest 3 --scores   # the three best
+    regard translate model --engine ctranslate2 --quantization int8 < input.txt
+""")
 @expand_options
 def translate(
     model: ModelArgument,
     *,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or the name of one file; without "
-                     "any, or with -, the lines of standard input.", show_default=False)] = None,
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write a new file, in the format "
-                      "of the input. The same call resumes an interrupted one.", show_default=False)] = None,
-    format: Annotated[str | None, typer.Option("--format", metavar="NAME", help="txt, tsv, jsonl, po or tmx; by "
-                      "default from the file name.", show_default=False)] = None,
+    texts: Annotated[list[str] | None, typer.Argument(
+        metavar="TEXT", show_default=False,
+        help="Texts, or one file. Without any, or with -, the lines of standard input.")] = None,
+    format: Annotated[str | None, typer.Option(
+        "--format", metavar="NAME", rich_help_panel=DATA_PANEL, show_default="from the file name",
+        autocompletion=complete_names("txt", "tsv", "jsonl", "po", "tmx"),
+        help="File format: txt, tsv, jsonl, po or tmx.")] = None,
     source: SourceOption = None,
     target: TargetOption = None,
-    entries: Annotated[str, typer.Option("--entries", metavar="NAME", help="Entries of a file: all, or only those "
-                       "whose target is missing.")] = ALL_ENTRIES,
-    scores: Annotated[bool, typer.Option("--scores", help="Print after each translation its score, and the "
-                      "log-probability of each of its words.")] = False,
-    align: Annotated[bool, typer.Option("--align", help="Print after each translation its word alignment, 0-0 1-2: "
-                     "source word, target word, from 0. With --json also their positions.")] = False,
-    as_json: JsonOption = False,
-    options: TranslationOptions,
+    entries: Annotated[str, typer.Option(
+        "--entries", metavar="NAME", rich_help_panel=DATA_PANEL, autocompletion=complete_names(ALL_ENTRIES, "missing"),
+        help="Entries of the file to translate: all, or missing (only those without a target).")] = ALL_ENTRIES,
     beam_options: SourceBeamOptions,
+    options: TranslationOptions,
     sampling: SamplingOptions,
     lengths: LengthOptions,
     engine: EngineOptions,
+    output: Annotated[str | None, typer.Option(
+        "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default="standard output",
+        help="Write a new file in the format of the input. If it is interrupted, the same call resumes it.")] = None,
+    scores: Annotated[bool, typer.Option(
+        "--scores", rich_help_panel=OUTPUT_PANEL,
+        help="Print two more columns: the score, and the log-probability of each word.")] = False,
+    align: Annotated[bool, typer.Option(
+        "--align", rich_help_panel=OUTPUT_PANEL,
+        help="Print one more column: the word alignment (0-0 1-2: source word - target word, counted from 0). With "
+        "--json also the positions of the words.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Translate texts, the lines of standard input, or a file.
 
-    Every line gives one line; an empty line stays empty. A text that cannot be translated is reported on stderr and
-    gives an empty line, the others are translated, and the exit code is 1. Of a file only the targets change.
-    Placeholders such as %s, {name}, <b> and addresses are kept, as many and in the same order; --nbest, --scores and
-    --align print what the model itself generated.
+    One line in, one line out; an empty line stays empty. A text that cannot be translated gives an empty line and an
+    error on stderr; the others are still translated, and the exit code is 1. In a TSV, JSONL, PO or TMX file only the
+    targets change. Placeholders and markup such as %s, {name}, <b> and URLs are kept, in the same order; with --nbest,
+    --scores and --align you see what the model itself generated.
     """
     details = OutputDetails(options.nbest, scores, align, as_json)
     try:
         request = make_request(options, beam_options, sampling, lengths, engine)
         if engine.engine != TORCH and (scores or align):
-            fail(f"--scores and --align need --engine {TORCH}: {engine.engine} returns neither the probabilities of "
-                 "words nor attention.")
+            fail(f"--scores and --align need --engine {TORCH}: {engine.engine} returns neither word scores nor "
+                 "attention.")
         if not details.shows_model_output:
             request.check_placeholders()
         document = _find_document(texts, output, FORMAT_ALIASES.get(format or "", format), source, target, entries)
         if document is not None and (output is not None or document.kind != "plain"):
             if details != OutputDetails():
-                fail("--nbest, --scores, --align and --json are for lines on stdout, not for a file. Leave them out, "
-                     "or give plain text without -o.")
-            _translate_file(document, output, model, request)
+                fail("--nbest, --scores, --align and --json work for plain text without -o. Leave them out to "
+                     "translate a file.")
+            _translate_file(document, output, model, request, quiet)
         else:
             _translate_lines(text_blocks(texts) if document is None else _document_blocks(document), model, request,
-                             details)
+                             details, quiet)
     except ValueError as error:
         fail(str(error))
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) or not error.filename:
-            raise  # an error of stdout, which `regard.cli.main` handles
-        fail(f"{escape_unprintable(str(error.filename))}: {error.strerror}", 1)
 
 
 def _find_document(texts: Sequence[str] | None, output: str | None, format: str | None, source: str | None,
@@ -276,16 +308,20 @@ def _find_document(texts: Sequence[str] | None, output: str | None, format: str 
             checks.pick("format", format, FORMATS)
         checks.pick("entries", entries, ENTRIES)
         check_side_names(source, target)
+    if names_file and not _is_file(given[0]) and not os.path.isdir(given[0]):
+        fail(f"{given[0]:.80}: There is no such file. -o and --format translate a file; leave them out to translate a "
+             "text.")
     if names_file:
         from regard.tasks.documents import TextDocument
 
         return TextDocument(given[0], format, source, target, entries)
     if wants_file:
-        fail("-o and --format are for one file, which must be named. Texts and pipes are printed as lines on stdout.")
+        fail("-o and --format translate one file: give its name. For texts and standard input, leave them out and "
+             "redirect the output: > FILE")
     names = [name for name, was_given in file_options.items() if was_given]
     if names:
-        fail(f"{join_names(names)} {'is' if len(names) == 1 else 'are'} for a file: its columns, keys, languages or "
-             "entries. Texts and pipes are translated whole.")
+        fail(f"{join_names(names)} {'chooses' if len(names) == 1 else 'choose'} a part of a file: give its name. Texts "
+             "and standard input are translated as they are.")
     return None
 
 
@@ -324,10 +360,10 @@ def _placeholder_worker(translator: "TranslatorMixin", request: TranslationReque
 
 
 def _translate_lines(blocks: Iterator[list[str]], model: str, request: TranslationRequest,
-                     details: "OutputDetails") -> None:
+                     details: "OutputDetails", quiet: bool) -> None:
     """Print one or several lines for each text."""
     translator = request.open_translator(model)
-    meter, strategies = ProgressMeter(sys.stderr, sys.stdout), Counter[str]()
+    meter, strategies = ProgressMeter(sys.stderr, sys.stdout, quiet=quiet), Counter[str]()
 
     def label(number: int, text: str) -> str:
         meter.clear()
@@ -348,12 +384,13 @@ def _translate_lines(blocks: Iterator[list[str]], model: str, request: Translati
         _report_untranslated(strategies["source"])
 
 
-def _translate_file(document: "TextDocument", output: str | None, model: str, request: TranslationRequest) -> None:
+def _translate_file(document: "TextDocument", output: str | None, model: str, request: TranslationRequest,
+                    quiet: bool) -> None:
     """Write a file of the same format, to stdout or to `output`."""
     from regard.tasks.documents import model_fingerprint
     from regard.tasks.task import isolate_errors
 
-    meter = ProgressMeter(sys.stderr, sys.stdout if output is None else None)
+    meter = ProgressMeter(sys.stderr, sys.stdout if output is None else None, quiet=quiet)
     watcher, strategies = DocumentProgress(meter), Counter[str]()
     worker = _placeholder_worker(request.open_translator(model), request, strategies)
 
@@ -369,12 +406,14 @@ def _translate_file(document: "TextDocument", output: str | None, model: str, re
             failed = document.translate(work, output, settings=settings, watcher=watcher).failed
         except KeyboardInterrupt:
             meter.clear()
-            say(f"Interrupted. The same call resumes the translation; {output}.progress has what is done.")
+            say(f"Interrupted. Run the same command again to resume; {output}.progress has what is done.")
             raise
     meter.clear()
+    say_notes(document.log.notes)
     _report_untranslated(strategies["source"])
     if failed:
-        say(f"{failed:,} of the entries could not be translated, and {'is' if failed == 1 else 'are'} empty.")
+        say(f"{failed:,} {'entry' if failed == 1 else 'entries'} could not be translated. "
+            f"{'Its target is' if failed == 1 else 'Their targets are'} empty.")
         raise typer.Exit(1)
 
 
@@ -388,7 +427,7 @@ class OutputDetails(NamedTuple):
 
     @property
     def shows_model_output(self) -> bool:
-        """Whether the model's own output is printed, whatever became of the placeholders."""
+        """Whether the model's own output is printed, even if it lost placeholders."""
         return self.nbest > 1 or self.scores or self.align
 
 
@@ -410,7 +449,7 @@ def _aligner(translator: "TranslatorMixin", model: str, details: OutputDetails) 
         return None
     assert isinstance(translator, Translator)
     if not translator.attends:
-        fail(f"{model}: --align needs a model with cross-attention, which this one has not.")
+        fail(f"{model}: --align needs a model with cross-attention, but this model has none.")
     return translator.align
 
 
@@ -461,8 +500,8 @@ def _translation_table(found: "DetailedTranslation | PlaceholderTranslation | No
 def _report_untranslated(count: int) -> None:
     """Report how many texts were not translated because of their placeholders."""
     if count:
-        say(f"{count:,} {'text was' if count == 1 else 'texts were'} left untranslated: no translation kept all "
-            "placeholders.")
+        say(f"{count:,} {'text was' if count == 1 else 'texts were'} not translated: no translation kept all "
+            "placeholders. The source was copied.")
 
 
 class DocumentProgress:
@@ -474,7 +513,7 @@ class DocumentProgress:
     def begin(self, done: int, total: int) -> None:
         """Report where the translation is resumed."""
         if done:
-            say(f"Resuming after the first {done:,} of {total:,} entries.")
+            say(f"Resuming: {done:,} of {total:,} entries are done.")
         self.meter.begin(done, total)
 
     def advance(self, done: int) -> None:
