@@ -1,4 +1,4 @@
-"""Pictures of the road: what each step computes, drawn from regard's own parts. No model is trained for them.
+"""Pictures of the course: what each lecture computes, drawn with the parts of regard. No model is trained for them.
 
     python docs/drawings.py [NAME ...] [-o docs/pictures/road]
 
@@ -64,11 +64,11 @@ def recurrence() -> "Figure":
     x = torch.randn(8, 100, 64)
     names = {"vanilla RNN": "rnn", "LSTM": "lstm", "GRU": "gru", "MUT1": "mut1"}
     return flow_picture({shown: gradient_flow(regard.Recurrence(64, cell=cell), x) for shown, cell in names.items()},
-                        title="What is left of a gradient, k steps back")
+                        title="Gradient norm of the last state, k steps back in time")
 
 
 def encoder_decoder() -> "Figure":
-    """How much each step of a decoder depends on each source word, with one context vector and with attention."""
+    """How much each output token depends on each source token, with one context vector and with attention."""
     source = regard.Tokens.of([list(range(1, 8))])
     target = regard.Tokens.of([[0, 1, 2, 3, 4, 5, 6]])
     maps = {}
@@ -79,7 +79,7 @@ def encoder_decoder() -> "Figure":
         with table.register_forward_hook(lambda part, given, result, read=read: read.append(result)):
             logits = model(source, target)
         maps[shown] = shares(logits, read[0])
-    return strip(maps, "How much each step depends on each source word, before training", label="share")
+    return strip(maps, "Dependence of output tokens (rows) on source tokens (columns)", label="share")
 
 
 def layer() -> "Figure":
@@ -90,7 +90,7 @@ def layer() -> "Figure":
     maps = {shown: regard.attention_weights(query, key, score=score)[0] for shown, score in scores.items()}
     maps |= {f"scaled_dot, {name}": regard.attention_weights(query, key, normalize=name)[0]
              for name in ("relu", "relu_sum", "sigmoid")}
-    return strip(maps, "The same seven queries and nine keys: five scores, then three normalisers", across=4)
+    return strip(maps, "Attention weights of 7 queries and 9 keys: five scores, then three normalisers", across=4)
 
 
 def cross() -> "Figure":
@@ -98,8 +98,7 @@ def cross() -> "Figure":
     attention = regard.Attention(32, heads=1, context_width=48)
     with regard.watch(attention) as records:
         attention(torch.randn(1, 5, 32), torch.randn(1, 11, 48))
-    return strip({"5 tokens of X′ attend to 11 of X": records[records.names()[0]].weights()[0, 0]},
-                 "One sequence looks at another")
+    return strip({"5 tokens of X attend to 11 of X′": records[records.names()[0]].weights()[0, 0]}, "Cross-attention")
 
 
 def self_attention() -> "Figure":
@@ -107,19 +106,19 @@ def self_attention() -> "Figure":
     attention, x = regard.Attention(32, heads=1), 2 * torch.randn(1, 7, 32)
     order = torch.tensor([4, 0, 6, 2, 5, 1, 3])
     maps = {}
-    for shown, given in (("the tokens", x), ("shuffled", x[:, order])):
+    for shown, given in (("tokens", x), ("shuffled", x[:, order])):
         with regard.watch(attention) as records:
             attention(given)
         maps[shown] = records[records.names()[0]].weights()[0, 0]
     maps["shuffled, put back"] = maps["shuffled"][order.argsort()][:, order.argsort()]
-    return strip(maps, "Self-attention does not know the order of its tokens")
+    return strip(maps, "Self-attention is permutation equivariant")
 
 
 def position() -> "Figure":
-    """Encodings of a hundred places."""
-    places = torch.arange(100)
-    return position_picture({"linear": LinearEncoding(0.02, width=32)(places).detach(),
-                             "sin and cos": SinusoidalEncoding(32)(places)})
+    """Encodings of 100 positions."""
+    positions = torch.arange(100)
+    return position_picture({"linear": LinearEncoding(0.02, width=32)(positions).detach(),
+                             "sinusoidal": SinusoidalEncoding(32)(positions)})
 
 
 def heads() -> "Figure":
@@ -132,24 +131,24 @@ def heads() -> "Figure":
     maps = {shown: mask.matrix(8, 8).float().reshape(8, 8) for shown, mask in masks.items()}
     maps["Padding(5)"] = regard.Padding(5).matrix(8, 8).float().reshape(8, 8)
     maps["Causal(), 3 queries"] = regard.Causal().matrix(3, 8).float()
-    return strip(maps, "Rows are queries, columns keys; dark: may attend", across=4, label="may attend")
+    return strip(maps, "Rows: queries; columns: keys; dark: may attend", across=4, label="may attend")
 
 
 def three_ways() -> "Figure":
-    """How much each token of the result depends on each of the input, before training."""
-    ways: dict[str, nn.Module] = {
+    """How much each output token depends on each input token, with new weights."""
+    mixers: dict[str, nn.Module] = {
         "recurrence (LSTM)": regard.Recurrence(32, cell="lstm"),
         "convolution, kernel 3": regard.Convolution(32, kernel_size=3),
         "self-attention, causal": regard.SelfAttention(regard.Attention(32, heads=4))}
     maps = {}
-    for shown, mixer in ways.items():
+    for shown, mixer in mixers.items():
         x = torch.randn(1, 16, 32, requires_grad=True)
         maps[shown] = shares(mixer(x), x)
-    return strip(maps, "What each token of the result depends on, before training", label="share")
+    return strip(maps, "Dependence of output tokens (rows) on input tokens (columns)", label="share")
 
 
 def block() -> "Figure":
-    """How large a gradient is at each of 24 blocks, in the two orders."""
+    """The norm of the gradient at each of 24 blocks, with both positions of the norm."""
     flows = {}
     for shown, order in (("post-norm", "post"), ("pre-norm", "pre")):
         blocks = [regard.Block(regard.SelfAttention(regard.Attention(64, heads=4)), PlainFeedForward(64, 256), 64,
@@ -162,21 +161,22 @@ def block() -> "Figure":
         gradients = torch.autograd.grad((x * torch.randn_like(x)).sum(), states)
         norms = [gradient.flatten(1).norm(dim=1) for gradient in reversed(gradients)]
         flows[shown] = torch.stack(norms) / norms[0]
-    figure = flow_picture(flows, title="The gradient on its way down through 24 new blocks", label="of that at the top")
+    figure = flow_picture(flows, title="Gradient norm in a stack of 24 new blocks", label="relative to the top")
     figure.axes[0].set_xlabel("blocks below the top")
     return figure
 
 
 def beyond_text() -> "Figure":
-    """A digit of 8 × 8 pixels, cut into patches of 2 × 2, and these as rows."""
+    """A digit of 8 × 8 pixels, split into patches of 2 × 2, and these as rows."""
     from sklearn.datasets import load_digits
 
     image = torch.tensor(load_digits().images[3] / 16)
     patches = image.reshape(4, 2, 4, 2).transpose(1, 2)
     apart = torch.zeros(4, 4, 3, 3).double()
     apart[..., :2, :2] = patches
-    return strip({"8 × 8 pixels": image, "cut into patches": apart.transpose(1, 2).reshape(12, 12)[:11, :11],
-                  "16 tokens of width 4": patches.reshape(16, 4)}, "An image as a sequence of patches", label="ink")
+    maps = {"8 × 8 pixels": image, "16 patches": apart.transpose(1, 2).reshape(12, 12)[:11, :11],
+            "16 tokens of width 4": patches.reshape(16, 4)}
+    return strip(maps, "An image as a sequence of patches", label="pixel value")
 
 
 def shares(results: Tensor, given: Tensor) -> Tensor:

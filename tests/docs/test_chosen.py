@@ -1,11 +1,9 @@
-"""The table of what is chosen for so many pairs says what is chosen."""
+"""The table of defaults by the number of pairs is that of the code."""
 
 import re
 
 from paged import DOCS
 from planned import GPU, SIZES, ready
-
-NORMS = {"pre": "first", "post": "last"}
 
 
 def test_the_table_of_choices_is_what_is_chosen():
@@ -17,4 +15,4 @@ def test_the_table_of_choices_is_what_is_chosen():
         made = ready(count, GPU)
         assert row[1:] == [made.tables["recipe"], f"{made.model.source_vocab_size:,}",
                            f"{made.settings.batches.max_tokens:,}", str(made.model.encoder.dropout),
-                           NORMS[made.model.encoder.norm_position], f"{made.settings.epochs:.0f}"]
+                           made.model.encoder.norm_position, f"{made.settings.epochs:.0f}"]

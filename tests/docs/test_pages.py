@@ -1,9 +1,12 @@
 """The pages hang together: the contents have all of them, links lead somewhere, pictures are there and small."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 
+import browser_visits
 import pytest
 import yaml
 from paged import DOCS, ROOT, addresses, blocks, pages, prose
@@ -59,29 +62,69 @@ def test_every_picture_is_shown_and_has_words(texts):
     assert sum((DOCS / path).stat().st_size for path in pictures) < LARGEST
 
 
-def test_the_road_has_equation_code_picture_and_result(texts):
-    steps = [name for name in texts if name.startswith("road/") and not name.endswith("index.md")]
-    assert len(steps) == 13
-    for name in steps:
-        headings = re.findall(r"^## (.*)$", prose(texts[name]), re.MULTILINE)
-        assert headings == ["Equation", "Code", "Picture", "Measured"], name
-        parts = dict(zip(headings, re.split(r"^## .*$", texts[name], flags=re.MULTILINE)[1:], strict=True))
-        assert "```text" in parts["Equation"], name
-        assert any(block.included for block in blocks(parts["Code"])), name
+LECTURE = ["Question", "Idea", "Equations", "Symbols and names", "Code", "Picture", "Measured", "Exercises",
+           "Further reading"]
+
+
+def lectures(texts):
+    """The parts of every lecture by their headings."""
+    for name, text in texts.items():
+        if name.startswith("road/") and not name.endswith("index.md"):
+            headings = re.findall(r"^## (.*)$", prose(text), re.MULTILINE)
+            parts = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]
+            yield name, dict(zip(headings, parts, strict=True))
+
+
+def test_every_lecture_has_all_its_parts(texts):
+    assert len(list(lectures(texts))) == 13
+    for name, parts in lectures(texts):
+        assert list(parts) == LECTURE, name
+        assert parts["Question"].strip().endswith("?"), name
+        assert len(re.split(r"(?<=\.)\s+", parts["Idea"].strip())) == 3, f"{name}: the idea has three sentences"
+        assert "```math" in parts["Equations"], name
+        assert "```text" not in texts[name], f"{name}: an equation that is not typeset"
+        assert "| symbol |" in parts["Symbols and names"], name
+        assert {block.included for block in blocks(parts["Code"])} == {True, False}, name
         assert "![" in parts["Picture"], name
         assert re.search(r"`(?:python benchmarks|regard )|RESULTS", parts["Measured"]), f"{name}: no command"
+        exercises = re.split(r"^\d\. ", parts["Exercises"].strip(), flags=re.MULTILINE)[1:]
+        assert len(exercises) in (2, 3), name
+        assert all("*expect*" in one.lower() for one in exercises), name
+        assert len(re.findall(r"^- .*\b(?:19|20)\d\d", parts["Further reading"], re.MULTILINE)) >= 3, name
 
 
-def test_every_road_result_is_in_the_results():
-    """Numbers with a fraction in the tables of `Measured` stand in benchmarks/RESULTS.md, or are rounded from there."""
+def test_every_symbol_of_an_equation_is_in_the_table(texts):
+    """A letter that only the typeset equations have would mean nothing to a newcomer."""
+    for name, parts in lectures(texts):
+        said = parts["Symbols and names"] + prose(parts["Equations"]) + texts["road/index.md"]
+        known = set(re.findall(r"[A-Za-z]", "".join(re.findall(r"\$[^$]+\$", said))))
+        equations = "".join(block.code for block in blocks(parts["Equations"]) if block.language == "math")
+        bare = re.sub(r"\\(?:text|operatorname|begin|end)\{[^}]*\}|\\[A-Za-z]+", " ", equations)
+        missing = set(re.findall(r"\b[A-Za-z]\b", re.sub("[_^]", " ", bare))) - known
+        assert not missing, f"{name}: {sorted(missing)}"
+
+
+def test_equations_have_the_form_that_code_hosts_render(texts):
+    """One dollar sign on each side of an equation in a sentence, none doubled, every brace closed."""
+    for name, text in texts.items():
+        plain = re.sub(r"`[^`\n]*`", "", prose(text))
+        assert "$$" not in plain, name
+        for paragraph in re.split(r"\n\s*\n", plain):
+            assert paragraph.count("$") % 2 == 0, f"{name}: {paragraph}"
+        equations = [block.code for block in blocks(text) if block.language == "math"]
+        for equation in [*equations, *re.findall(r"\$([^$]+)\$", plain)]:
+            assert equation.count("{") == equation.count("}"), f"{name}: {equation}"
+            assert equation.count(r"\begin") == equation.count(r"\end"), f"{name}: {equation}"
+
+
+def test_every_measured_number_is_in_the_results(texts):
+    """Numbers with a fraction under `Measured` stand in benchmarks/RESULTS.md, or are rounded from there."""
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8").replace(",", "")
     there = [float(number) for number in re.findall(r"\d+\.\d+", results)]
-    for page in pages():
-        if page.parent.name == "road":
-            measured = page.read_text(encoding="utf-8").partition("## Measured")[2].replace(",", "")
-            for number in re.findall(r"(?<![\d.])\d+\.\d+", measured):
-                places = len(number.partition(".")[2])
-                assert any(round(one, places) == float(number) for one in there), f"{page.name}: {number}"
+    for name, parts in lectures(texts):
+        for number in re.findall(r"(?<![\d.])\d+\.\d+", parts["Measured"].replace(",", "")):
+            places = len(number.partition(".")[2])
+            assert any(round(one, places) == float(number) for one in there), f"{name}: {number}"
 
 
 def test_lines_are_short_and_say_nothing_of_the_workplace():
@@ -89,7 +132,7 @@ def test_lines_are_short_and_say_nothing_of_the_workplace():
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             assert not UNSAID.search(line) or page.name == "log.md", f"{page}:{number}: {line}"
             if page.parent.name in ("road", "howto") and not line.startswith(("|", "![", "<!--", "    ")):
-                assert len(line) <= COLUMNS + 20, f"{page}:{number}"
+                assert len(line) <= COLUMNS + (20 if page.parent.name == "howto" else 0), f"{page}:{number}"
 
 
 def test_the_site_needs_no_network():
@@ -97,7 +140,9 @@ def test_the_site_needs_no_network():
     for name in SITE["extra_css"]:
         assert "url(" not in (DOCS / name).read_text(encoding="utf-8")
     assert "extra_javascript" not in SITE
-    assert SITE["plugins"] == ["search"]  # "offline" would ask another server for a script
+    # Without a script of this name the plugin `offline` would ask another server for one.
+    assert SITE["extra"]["polyfills"] == ["iframe-worker.js"]
+    assert "http" not in (DOCS / "iframe-worker.js").read_text(encoding="utf-8")
 
 
 def test_make_builds_the_site_from_fresh_pages():
@@ -109,18 +154,52 @@ def test_make_builds_the_site_from_fresh_pages():
     assert "--strict" in plan.stdout
 
 
-def test_the_site_is_built(tmp_path):
-    """With the builder, where it is installed: every page is there, and asks nobody else for anything."""
-    zensical = shutil.which("zensical")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built by the builder where it is installed."""
+    pytest.importorskip("latex2mathml", reason="latex2mathml, of the extra `docs`, is not installed")
+    beside = os.path.dirname(sys.executable)  # the environment need not be activated
+    zensical = shutil.which("zensical", path=os.pathsep.join((beside, os.environ.get("PATH", ""))))
     if zensical is None:
         pytest.skip("zensical, of the extra `docs`, is not installed")
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("reference", "*.py"))
-    (tmp_path / "docs" / "reference").mkdir()
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("reference", "__pycache__"))
+    (folder / "docs" / "reference").mkdir()
     for name, text in script("reference").pages().items():
-        (tmp_path / "docs" / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
-    done = subprocess.run([zensical, "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        (folder / "docs" / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
+    done = subprocess.run([zensical, "build", "--strict"], cwd=folder, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(folder / "docs")})
     assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "build" / "site"
+
+
+def test_the_site_is_built_and_asks_no_other_server(site):
     for name in entries(SITE["nav"]):
-        page = (tmp_path / "build" / "site" / name).with_suffix(".html").read_text(encoding="utf-8")
+        page = (site / name).with_suffix(".html").read_text(encoding="utf-8")
         assert not re.search(r'<(?:script|img|link)[^>]*(?:src|href)="?https?:', page), name
+        if name.startswith("road/") and not name.endswith("index.md"):
+            assert 'display="block"' in page, f"{name}: no equation"
+            assert 'display="inline"' in page, f"{name}: no symbol"
+
+
+@pytest.mark.browser
+def test_pages_open_from_disk_and_the_search_answers(site):
+    """In Chromium: no request that fails or leaves the folder, equations have a size, nothing is wider than a phone."""
+    wrong = []
+    with browser_visits.browser() as chromium:
+        tab = chromium.new_page(viewport={"width": 390, "height": 844})
+        tab.on("request", lambda asked: None if asked.url.startswith(("file:", "data:")) else wrong.append(asked.url))
+        tab.on("requestfailed", lambda asked: wrong.append(asked.url) if "ABORTED" not in asked.failure else None)
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        for name in entries(SITE["nav"]):
+            tab.goto((site / name).with_suffix(".html").as_uri())
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 390, f"{name} is wider than a phone"
+            if name == "road/recurrence.md":
+                box = tab.locator("math[display=block]").first.bounding_box()
+                assert min(box["width"] / 100, box["height"] / 10) > 1
+        tab.keyboard.press("Control+k")
+        tab.keyboard.type("rotary")
+        tab.get_by_text("Rotary.forward").first.wait_for(timeout=10_000)
+        tab.close()
+    assert not wrong
