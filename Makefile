@@ -79,7 +79,7 @@ $(BUILDER): $(STAMP)
 docs: $(BUILDER)
 	@$(BIN)/python docs/included.py
 	@$(BIN)/python docs/reference.py
-	@$(BIN)/zensical build --clean --strict
+	@PYTHONPATH=docs $(BIN)/zensical build --clean --strict
 	@echo 'Open build/site/index.html'
 
 bench: $(STAMP)

@@ -40,7 +40,8 @@ LAYERS = (
     ("kernels",),
     ("mixer", "special_tokens"),
     ("config",),
-    ("toml",),
+    ("toml", "allocation"),
+    ("terminal",),
     ("checks", "_version"),
     ("reference",),
 )
@@ -173,6 +174,24 @@ def blind_excepts(files: Files) -> list[str]:
     return complaints
 
 
+def prints(files: Files) -> list[str]:
+    """The library prints nothing: results are returned, messages go to the logger "regard". A script may print."""
+    complaints = []
+    for path, text in files.items():
+        if path.startswith("src/regard/cli/"):
+            continue
+        tree = ast.parse(text)
+        script = [node for part in tree.body if isinstance(part, ast.If) and "__name__" in ast.unparse(part.test)
+                  for node in ast.walk(part)]
+        complaints += [
+            f"{path}:{node.lineno}: only the command line may print"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and node not in script
+            and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write")
+        ]
+    return complaints
+
+
 def promises(files: Files) -> list[str]:
     """No note of what is still to be done: it belongs elsewhere, or is done now."""
     words = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b")
@@ -222,6 +241,8 @@ RULES = [
     (names_used_twice, ("src",), {MASK: "class A:\n    x = 1", CELL: "class A:\n    x = 2"}),
     (blind_excepts, ("src", "tests", "benchmarks"), {MASK: "try:\n    x\nexcept:\n    pass"}),
     (blind_excepts, ("src", "tests", "benchmarks"), {MASK: "try:\n    x\nexcept (OSError, Exception):\n    pass"}),
+    (prints, ("src",), {MASK: "def f():\n    print(1)"}),
+    (prints, ("src",), {MASK: "import sys\nsys.stderr.write('x')"}),
     (promises, ("src", "tests", "benchmarks"), {MASK: "x = 1  # TO" + "DO: more"}),
 ]
 GOOD = {
@@ -229,7 +250,7 @@ GOOD = {
     MASK: '"""."""\nimport torch\nfrom . import score\nfrom ..checks import wrong\nfrom regard import checks',
     "src/regard/attention/score.py": '"""."""\ntry:\n    x = 1\nexcept (OSError, ValueError):\n    pass',
     "src/regard/kernels/band.py": '"""."""\nfrom regard.checks import wrong\nx = list[int]()',
-    "src/regard/checks.py": '"""."""',
+    "src/regard/checks.py": '"""."""\nif __name__ == "__main__":\n    print(1)',
     "src/regard/cli/tour.py": '"""."""\nimport regard\nfrom regard.reference import attention',
     "src/regard/reference/__init__.py": '"""."""',
     "src/regard/reference/attention.py": '"""."""\nimport math\nimport numpy as np\nfrom regard.reference import score',

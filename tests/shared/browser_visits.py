@@ -9,16 +9,29 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 VIEWS = ("alignment", "heads", "tree", "what-if", "long", "pair")
 
 
+_shared = {"users": 0}
+
+
 @contextlib.contextmanager
 def browser():
-    """Chromium without a window."""
+    """Chromium without a window, one for each process: Playwright's synchronous API cannot be started inside itself.
+
+    A fixture of one package may still have it open while a test of another runs; the last one to leave closes it.
+    """
     from playwright.sync_api import sync_playwright
 
-    path = next(filter(None, map(shutil.which, CHROMIUM)))
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield found
-        found.close()
+    if not _shared["users"]:
+        path = next(filter(None, map(shutil.which, CHROMIUM)))
+        _shared["playwright"] = sync_playwright().start()
+        _shared["browser"] = _shared["playwright"].chromium.launch(executable_path=path, args=["--no-sandbox"])
+    _shared["users"] += 1
+    try:
+        yield _shared["browser"]
+    finally:
+        _shared["users"] -= 1
+        if not _shared["users"]:
+            _shared.pop("browser").close()
+            _shared.pop("playwright").stop()
 
 
 class Visit:

@@ -95,6 +95,10 @@ class Line:
     def validation_batches(self):
         return [points(range(POINTS))]
 
+    def try_validation(self, task, examples):
+        torch.rand(3)
+        return 0.5
+
     def wrap(self, model):
         return model
 

@@ -36,7 +36,8 @@ class Counted(TranslationSetup):
 
     def survey(self, request, config):
         return SimpleNamespace(report=SimpleNamespace(kept=self.count), validation=() if self.given else None,
-                               files={"pairs.tsv": "0" * 64}, warnings=[])
+                               files={"pairs.tsv": "0" * 64}, warnings=[], languages=None,
+                               counts={"pairs": self.count})
 
     def prepare(self, survey, document, place):
         tables = document.tables
@@ -50,7 +51,7 @@ class Counted(TranslationSetup):
         return -(-2 * (WORDS + 1) * len(prepared.store) // document.tables["training"]["batches"]["max_tokens"])
 
     def build(self, prepared, model_config, settings, record):
-        return SimpleNamespace(notes=())
+        return SimpleNamespace(notes=(), validation_count=0)
 
 
 def ready(count, device=CPU, recipe=None, given=False, **changes):

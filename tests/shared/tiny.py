@@ -1,5 +1,7 @@
 """Small models of every kind, from configs: what tests of the contract run on."""
 
+from dataclasses import replace
+
 import torch
 
 from regard.attention.layer import AttentionConfig, SelfAttentionConfig
@@ -14,6 +16,7 @@ from regard.models.seq2seq import Seq2SeqAttentionConfig, Seq2SeqConfig
 from regard.models.vision import VisionConfig
 from regard.position.bias import ALiBiConfig, BucketedBiasConfig, RelativeBiasConfig
 from regard.position.encoding import FormalSinusoidalConfig, LearnedConfig, LinearConfig, SinusoidalConfig
+from regard.position.rope_scaling import DynamicRopeScaling, YarnRopeScaling
 from regard.position.rotary import RotaryConfig
 from regard.recurrence.lstmn import LSTMNConfig
 from regard.recurrence.scan import RecurrenceConfig
@@ -96,10 +99,20 @@ TRANSLATING = {
     "seq2seq-projected": seq2seq(init_hidden="mean",
                                  attention=Seq2SeqAttentionConfig(score="bilinear", values="projected")),
 }
+def rotary_language(scaling, **attention):
+    """A relative of Llama, with its biases, its window and the scaling of its angles."""
+    mixer = SelfAttentionConfig(heads=2, bias=False, position=RotaryConfig(base=100.0, rope_scaling=scaling),
+                                **attention)
+    llama = language("rotary", "none", gated=True, norm="rms", tie_word_embeddings=False)
+    return replace(llama, stack=replace(llama.stack, mixer=mixer))
+
+
 LANGUAGE = {
     **{mixer: language(mixer) for mixer in MIXERS},
     **{embedding: language(embedding=embedding, tie_word_embeddings=embedding != "beside") for embedding in EMBEDDINGS},
     "llama": language("rotary", "none", gated=True, norm="rms", tie_word_embeddings=False),
+    "mistral": rotary_language(YarnRopeScaling(factor=4.0, original_max_position_embeddings=6), window=2),
+    "qwen2": rotary_language(DynamicRopeScaling(factor=4.0, original_max_position_embeddings=3), qkv_bias=True),
     "old": old(cell="gru"),
     "old mut2": old(cell="mut2"),
 }

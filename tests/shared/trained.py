@@ -173,11 +173,12 @@ def _child(folder, number, call):
 
 def _call(call):
     """Run the command line, which sends itself signals where it is told to."""
-    from regard.cli import main, progress
+    from regard.cli import main
+    from regard.training import progress
 
     if call["moment"] is not None:
         signals, shown = Signals(**call["moment"]), progress.progress_logger
-        progress.progress_logger = lambda stream: _Both(signals, shown(stream))
+        progress.progress_logger = lambda stream, **options: _Both(signals, shown(stream, **options))
     sys.argv = ["regard", *call["arguments"]]
     main.run()
 
@@ -200,7 +201,7 @@ class _Both:
 
 
 def _main(folder):
-    for name in ("regard.cli.main", "regard.cli.progress", "regard.training.train", "torch._dynamo", "sacrebleu"):
+    for name in ("regard.cli.main", "regard.training.progress", "regard.training.train", "torch._dynamo", "sacrebleu"):
         importlib.import_module(name)  # once for all; the last two are imported by what a training uses
     codes = []
     for number, call in enumerate(json.load(sys.stdin)):

@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-IMPORTED = ("regard.cli.main", "regard.cli.progress", "regard.training.train", "regard.tasks.load", "sacrebleu",
+IMPORTED = ("regard.cli.main", "regard.training.progress", "regard.training.train", "regard.tasks.load", "sacrebleu",
             "torch._dynamo")
 CLIENT = """
 import array, json, os, socket, sys
