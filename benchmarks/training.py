@@ -45,7 +45,7 @@ from regard.training import resolution
 from regard.training.config import TrainingConfig
 from regard.training.distributed import DistributedContext
 from regard.training.engine import TrainingEngine, pin_batch
-from regard.training.tasks import translation
+from regard.training.tasks import sentence_pairs
 from regard.training.tasks.interface import TrainingRequest
 from regard.training.tasks.translation import TranslationSetup, TranslationTask
 
@@ -225,7 +225,7 @@ def eole(shape: Shape) -> tuple[nn.Module, Logits]:
 def rows(given: Prepared, steps: range) -> Iterator[Batch]:
     """Batches of rows of like lengths, filled up to the longest of each."""
     config = replace(given.settings.batches, layout="padded", shapes="as_drawn")
-    feed = translation.translation_feed(given.work.prepared, config, given.settings.seed)
+    feed = sentence_pairs.translation_feed(given.work.prepared, config, given.settings.seed)
     return (feed.at(step) for step in steps)
 
 

@@ -313,8 +313,9 @@ def check_lengths(argument: str, rows: Ids, limit: int | None) -> None:
 
 
 def ids_without_token(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
-    """The ids of the model that are no token: some models pad their vocabulary for speed."""
-    return list(range(tokenizer.size, vocabulary))
+    """The ids of the model that no text has: control tokens, and those of a vocabulary that is padded for speed."""
+    return [*sorted(id_ for id_ in tokenizer.controls.values() if id_ < vocabulary),
+            *range(tokenizer.size, vocabulary)]
 
 
 def _tokenizer_sides(tokenizer: AnyTokenizer) -> tuple[Tokenizer, ...]:

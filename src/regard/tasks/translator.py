@@ -10,6 +10,7 @@
 depend on the others.
 """
 
+import copy
 import html
 import math
 from abc import ABC, abstractmethod
@@ -438,6 +439,15 @@ class Translator(Task, TranslatorMixin):
         tokenizer = self.require_tokenizer()
         assert isinstance(tokenizer, PairTokenizer)
         return tokenizer
+
+    def with_controls(self, *names: str) -> "Translator":
+        """This translator with these control tokens before every source; both share the model."""
+        tokenizer = self.pair_tokenizer()
+        if names == tokenizer.controls:
+            return self
+        other = copy.copy(self)
+        other.tokenizer = tokenizer.with_controls(*names)
+        return other
 
     def start_id(self) -> int:
         """The id that a translation begins with."""

@@ -19,6 +19,7 @@ from regard.data.batches.plan import (
     MIN_BATCHES,
     BatchLimits,
     BatchShape,
+    PartRates,
     plan_batches,
     plan_packed,
     rows_with_padding,
@@ -363,3 +364,53 @@ def test_of_long_sequences_only_what_is_read_counts(stored):
     plan = plan_packed(stored([(3, 3), (500, 2), (4, 700)]), BatchLimits(200, 10), seed=1, longest=20)
     assert [(side.total, side.longest, side.longest_number) for side in plan.sides] == [(27, 20, 1), (28, 21, 2)]
     assert plan.shapes[0].lengths == (64, 64)
+
+
+@pytest.mark.parametrize("make", [plan_batches, plan_packed])
+def test_parts_are_drawn_at_their_rates_and_all_examples_equally_often(stored, lognormal, make):
+    counts, rates = (300, 90, 2000), (1.0, 2.5, 0.1)
+    plan = make(stored(lognormal(sum(counts))), BatchLimits(1000, 1000), seed=5, rates=PartRates(counts, rates))
+    ends, epochs = np.cumsum(counts), 40
+    found = [np.concatenate([plan.batch(number, index) for index in range(plan.count)]) for number in range(epochs)]
+    assert len({len(one) for one in found}) == 1
+    for part, (count, rate) in enumerate(zip(counts, rates, strict=True)):
+        here = [one[(one >= ends[part] - count) & (one < ends[part])] for one in found]
+        assert len(here[0]) == pytest.approx(rate * count, rel=0.1)
+        assert {len(one) for one in here} == {len(here[0])}
+        times = np.bincount(np.concatenate(here) - (ends[part] - count), minlength=count)
+        assert times.mean() == pytest.approx(epochs * rate, rel=0.1)
+        assert times.min() >= epochs * rate * 0.5  # a bucket draws a whole number an epoch, so some come more often
+        assert make is plan_batches or times.max() - times.min() <= 1
+    assert [found[0].tolist(), found[1].tolist()] == [
+        np.concatenate([plan.batch(number, index) for index in range(plan.count)]).tolist() for number in (0, 1)]
+
+
+def test_rates_of_one_draw_every_example_once(stored, lognormal):
+    store = stored(lognormal(500))
+    for make in (plan_batches, plan_packed):
+        plan = make(store, BatchLimits(1000, 1000), seed=5, rates=PartRates((200, 0, 300), (1.0, 1.0, 1.0)))
+        for number in range(3):
+            assert sorted(chain(*epoch(plan, number))) == list(range(500))
+
+
+def test_a_rare_part_adds_no_small_batches(stored, lognormal):
+    """Buckets follow what is drawn: 300 pairs beside 20,000 that are rarely drawn."""
+    store = stored(lognormal(20_300))
+    limits = BatchLimits(2000, 2000)
+    plan = plan_batches(store, limits, seed=1, rates=PartRates((300, 20_000), (1.0, 0.015)))
+    alone = plan_batches(stored(lognormal(20_300)[:600]), limits, seed=1)
+    assert plan.count <= 1.5 * alone.count + 2
+    assert all(len(batch) <= shape.rows for batch in epoch(plan, 0) for shape in [max(plan.shapes)])
+
+
+def test_a_part_with_rate_0_is_never_drawn(stored, lognormal):
+    for make in (plan_batches, plan_packed):
+        plan = make(stored(lognormal(400)), BatchLimits(1000, 1000), seed=5, rates=PartRates((100, 300), (1.0, 0.0)))
+        assert sorted(chain(*epoch(plan, 7))) == list(range(100))
+
+
+@pytest.mark.parametrize("rates", [PartRates((3, 3), (1.0, 1.0)), ((2,), (1.0, 1.0)), ((2,), (-1.0,))])
+def test_rates_that_do_not_fit_are_refused(stored, rates):
+    with pytest.raises(ValueError, match="rates"):
+        plan_batches(stored([(1, 1)] * 5), BatchLimits(10, 10), seed=0,
+                     rates=rates if isinstance(rates, PartRates) else PartRates(*rates))

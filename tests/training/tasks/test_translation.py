@@ -28,8 +28,8 @@ from regard.training.distributed import DistributedContext
 from regard.training.engine import TrainingEngine
 from regard.training.loss import rdrop_loss
 from regard.training.tasks import common
-from regard.training.tasks import translation as works
-from regard.training.tasks.translation import TranslationTask, prepare_pairs, repeat_tokens, split_pairs, survey_pairs
+from regard.training.tasks.sentence_pairs import prepare_pairs, split_pairs, survey_pairs, translation_feed
+from regard.training.tasks.translation import TranslationTask, repeat_tokens
 
 PLAIN = DataConfig(filters=FilterConfig(drop=()))
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven")
@@ -222,7 +222,7 @@ def test_the_loss_is_the_sum_over_all_labels(work, layout, settings):
     made = work(label_smoothing=0.2)
     network = built(made)
     store, special = made.prepared.store, made.prepared.tokenizer.target.special
-    batch = works.translation_feed(made.prepared, BatchConfig(max_tokens=400, layout=layout), 1).at(0)
+    batch = translation_feed(made.prepared, BatchConfig(max_tokens=400, layout=layout), 1).at(0)
     loss = made.objective(network)(batch)
     total = nll = tokens = 0
     for number in batch.numbers:
@@ -243,7 +243,7 @@ def test_two_passes_that_must_agree(work, layout):
     """R-Drop of the two; outside of training there is one pass."""
     made = work(label_smoothing=0.1, rdrop=3.0)
     network = built(made)
-    batch = works.translation_feed(made.prepared, BatchConfig(max_tokens=300, layout=layout), 1).at(0)
+    batch = translation_feed(made.prepared, BatchConfig(max_tokens=300, layout=layout), 1).at(0)
     objective = made.objective(network).train()
     features = network.features(batch.source, batch.inputs)
     wanted = rdrop_loss(torch.stack([features, features]), network.output, batch.labels, 0.1, 3.0)

@@ -50,6 +50,7 @@ from regard.data.batches.plan import (
     BucketPlan,
     ExampleNumbers,
     PackedPlan,
+    PartRates,
     Permutation,
     derive_key,
     plan_batches,
@@ -176,16 +177,17 @@ def check_rank(rank: int, processes: int) -> None:
 
 
 def batch_feed(store: TokenStore, special: SpecialTokens, config: BatchConfig, *, seed: int, rank: int = 0,
-               processes: int = 1, read: SequenceReader | None = None) -> PlanFeed:
+               processes: int = 1, read: SequenceReader | None = None, rates: PartRates | None = None) -> PlanFeed:
     """A feed of pairs for an encoder-decoder, or of texts for a language model.
 
     Args:
         read: the source of the ids, such as a `SamplingReader`; by default the store itself.
+        rates: how often the examples of each part of the store are drawn; by default all of them once an epoch.
     """
     boundary = BoundaryIds.of(special)
     maker: BatchMaker = ShiftedCollator(read or StoredReader(store), boundary, LAYOUTS[config.layout])
     extra = (0, 1) if isinstance(store, PairStore) else (1,)  # a target gets its start, or its end
-    plan = plan_from_config(store, config, seed=seed, extra=extra)
+    plan = plan_from_config(store, config, seed=seed, extra=extra, rates=rates)
     if config.shapes == "few":
         maker = FittedCollator(maker, plan.shapes, boundary.padding)
     return PlanFeed(plan, maker, rank=rank, processes=processes, largest=plan.largest() if plan.count else ())
@@ -198,16 +200,17 @@ def labelled_feed(plan: BatchPlan, maker: LabelledBatchMaker, *, rank: int = 0, 
 
 
 def plan_from_config(store: TokenStore, config: BatchConfig, *, seed: int, extra: tuple[int, ...],
-                     longest: int | None = None) -> BucketPlan | PackedPlan:
+                     longest: int | None = None, rates: PartRates | None = None) -> BucketPlan | PackedPlan:
     """The plan of a store: pairs of similar lengths together, or any pairs in packed batches of one shape.
 
     Args:
         extra: how many ids a batch adds to each side.
         longest: packed sequences are truncated to this many ids when they are read. Buckets always use full lengths.
+        rates: how often the examples of each part of the store are drawn; by default all of them once an epoch.
     """
     if config.layout == "packed" and config.shapes == "few":
-        return plan_packed(store, config.limits(), seed=seed, extra=extra, longest=longest)
-    return plan_batches(store, config.limits(), seed=seed, extra=extra, max_shapes=config.max_shapes())
+        return plan_packed(store, config.limits(), seed=seed, extra=extra, longest=longest, rates=rates)
+    return plan_batches(store, config.limits(), seed=seed, extra=extra, max_shapes=config.max_shapes(), rates=rates)
 
 
 class StreamFeed(BatchFeed):

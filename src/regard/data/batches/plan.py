@@ -7,9 +7,12 @@
     plan.shapes                      for each bucket, rows and lengths that none of its batches exceeds
     plan.largest()                   the numbers of the batches that need most memory
 
-Every example occurs exactly once an epoch. A bucket is a rectangle of lengths, one interval for each side of a pair.
-All pairs start in one bucket; a bucket is split in two, at the length of either side that saves most, as long as the
-split saves more than it costs:
+Every example occurs exactly once an epoch, unless `PartRates` say how often the examples of each part of the store are
+drawn: an epoch then takes rate × examples of a part, and the next epoch continues where it ended in a random order of
+all of them, so that in the long run all examples of a part are drawn equally often.
+
+A bucket is a rectangle of lengths, one interval for each side of a pair. All pairs start in one bucket; a bucket is
+split in two, at the length of either side that saves most, as long as the split saves more than it costs:
 
     cost = tokens with padding + budget / BATCH × batches
 
@@ -72,6 +75,8 @@ ROOM_DEVIATIONS = 4
 """The capacity above the mean, in standard deviations."""
 PACKED_MULTIPLE = 64
 """The capacity is a multiple of this."""
+WEIGHT_UNIT = 1024
+"""Lengths are counted in these parts of an example, so that how often an example is drawn is a whole number."""
 ROUNDS = 8
 """Rounds of the Feistel network, each with one move of both coordinates."""
 _GOLDEN_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd
@@ -103,6 +108,51 @@ class BatchPlan(Protocol):
 
 
 @dataclass(frozen=True)
+class PartRates:
+    """How often the examples of each part of a store are drawn in an epoch. The parts follow one another."""
+
+    counts: tuple[int, ...]
+    """The examples of each part."""
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(self.rates) or not all(0 <= rate < math.inf for rate in self.rates):
+            raise checks.wrong("rates", f"a number, at least 0, for each of the {len(self.counts)} parts", self.rates)
+
+    def check(self, count: int) -> None:
+        """Refuse parts that do not add up to this many examples."""
+        if sum(self.counts) != count:
+            raise checks.wrong("rates", f"for parts of {count} examples in all", f"for {sum(self.counts)}")
+
+    def draws(self, sizes: IntArray) -> IntArray:
+        """The draws of an epoch from `sizes` (..., parts) examples; at least one of every part with a rate above 0."""
+        wanted = np.rint(sizes * np.array(self.rates)).astype(np.int64)
+        return np.where((sizes > 0) & (np.array(self.rates) > 0), np.maximum(wanted, 1), 0)
+
+
+def draw_examples(seed: int, epoch: int, salt: tuple[int, ...], sizes: IntArray, draws: IntArray,
+                  positions: IntArray) -> IntArray:
+    """The examples at some positions of an epoch that draws `draws[p]` of the `sizes[p]` examples of each part.
+
+    Args:
+        salt: distinguishes draws that should not depend on each other.
+        positions: from 0 up to the sum of the draws; the draws of the first part come first.
+
+    Returns:
+        for each position the index of an example, from 0 up to the sum of the sizes.
+    """
+    part = np.searchsorted(np.cumsum(draws), positions, side="right")
+    running = epoch * draws[part] + positions - (np.cumsum(draws) - draws)[part]
+    order, place = running // sizes[part], running % sizes[part]
+    found = np.zeros(len(positions), np.int64)
+    for mine, turn in sorted({*zip(part.tolist(), order.tolist(), strict=True)}):
+        chosen = (part == mine) & (order == turn)
+        permuted = Permutation(int(sizes[mine]), derive_key(seed, turn, 3, *salt, mine))(place[chosen])
+        found[chosen] = int(sizes[:mine].sum()) + permuted
+    return found
+
+
+@dataclass(frozen=True)
 class BucketPlan:
     """Batches of pairs of similar lengths; `plan_batches` makes it."""
 
@@ -119,15 +169,24 @@ class BucketPlan:
     """(buckets, sides): a longest pair of each bucket on each side."""
     notes: tuple[str, ...]
     """A note about pairs that are longer than the budget."""
+    parts: IntArray | None = None
+    """(buckets, parts): the pairs of each part in each bucket, and how many of them an epoch draws; None if every pair
+    is drawn once."""
+    draws: IntArray | None = None
 
     @property
     def count(self) -> int:
         return int(self.batches.sum())
 
     @property
+    def drawn(self) -> IntArray:
+        """The number of pairs that an epoch draws from each bucket."""
+        return self.sizes if self.draws is None else self.draws.sum(axis=1)
+
+    @property
     def shapes(self) -> tuple[BatchShape, ...]:
         """For each bucket the smallest shape that contains all its batches of all epochs."""
-        rows = -(-self.sizes // self.batches)
+        rows = -(-self.drawn // np.maximum(1, self.batches))
         return tuple(BatchShape(*shape) for shape in zip(rows.tolist(), map(tuple, self.longest.tolist()), strict=True))
 
     def largest(self) -> list[ExampleNumbers]:
@@ -137,7 +196,8 @@ class BucketPlan:
             needed = [shape.rows * sum(length**power for length in shape.lengths) for shape in self.shapes]
             bucket = int(np.argmax(needed))
             first, rows = int(self.sizes[:bucket].sum()), self.shapes[bucket].rows
-            numbers = np.concatenate([self.extremes[bucket], self.index.numbers[first:first + rows]]).astype(np.int64)
+            last = min(first + rows, first + int(self.sizes[bucket]))
+            numbers = np.concatenate([self.extremes[bucket], self.index.numbers[first:last]]).astype(np.int64)
             found.append(numbers[np.sort(np.unique(numbers, return_index=True)[1])][:rows])
         self.index.release()
         return found
@@ -148,9 +208,11 @@ class BucketPlan:
         position = int(Permutation(self.count, derive_key(self.seed, epoch, 0))(index))
         bucket = int(np.searchsorted(np.cumsum(self.batches), position, side="right"))
         turn = position - int(self.batches[:bucket].sum())
-        size, parts = int(self.sizes[bucket]), int(self.batches[bucket])
+        size, parts = int(self.drawn[bucket]), int(self.batches[bucket])
         slots = np.arange(turn * size // parts, (turn + 1) * size // parts)
         inside = Permutation(size, derive_key(self.seed, epoch, 1, bucket))(slots)
+        if self.parts is not None and self.draws is not None:
+            inside = draw_examples(self.seed, epoch, (bucket,), self.parts[bucket], self.draws[bucket], inside)
         numbers = self.index.numbers[int(self.sizes[:bucket].sum()) + inside].astype(np.int64)
         self.index.release()
         return numbers
@@ -167,13 +229,14 @@ class BatchLimits:
         """Rows of a batch with these maximum lengths (..., S); at least 1, even if one row exceeds the budget."""
         return np.clip(self.tokens // np.maximum(1, longest.sum(-1)), 1, self.rows)
 
-    def batches(self, counts: IntArray, longest: IntArray) -> IntArray:
-        """The number of batches of `counts` pairs with these maximum lengths."""
-        return -(-counts // self.size(longest))
+    def batches(self, counts: IntArray, longest: IntArray, unit: int = 1) -> IntArray:
+        """The number of batches of `counts` / `unit` pairs with these maximum lengths."""
+        return -(-counts // (unit * self.size(longest)))
 
 
 def plan_batches(store: TokenStore, limits: BatchLimits, *, seed: int, extra: tuple[int, ...] = (0, 1),
-                 max_shapes: int | None = None, folder: Path | None = None) -> BucketPlan:
+                 max_shapes: int | None = None, folder: Path | None = None,
+                 rates: PartRates | None = None) -> BucketPlan:
     """Plan batches of pairs of similar lengths.
 
     Args:
@@ -181,26 +244,46 @@ def plan_batches(store: TokenStore, limits: BatchLimits, *, seed: int, extra: tu
         extra: how many ids a batch adds to each side: the target gets its start or end.
         max_shapes: the largest number of buckets, and so of shapes; by default as many as leave little padding.
         folder: where the index is kept; by default the store's own folder.
+        rates: how often the examples of each part of the store are drawn; by default all of them once an epoch.
     """
     if len(extra) != len(store.sides):
         raise checks.wrong("extra", f"of {len(store.sides)} numbers, one a side", extra)
     if max_shapes is not None and max_shapes < 1:
         raise checks.wrong("max_shapes", "at least 1", max_shapes)
-    asked = [INDEX_FORMAT, store.fingerprint, limits.tokens, limits.rows, max_shapes, *extra,
-             BATCH_COST, MIN_BATCHES, MIN_SAVING, MAX_PADDING]
+    asked: list[Any] = [INDEX_FORMAT, store.fingerprint, limits.tokens, limits.rows, max_shapes, *extra,
+                        BATCH_COST, MIN_BATCHES, MIN_SAVING, MAX_PADDING]
+    if rates is not None:
+        rates.check(len(store))
+        asked += [WEIGHT_UNIT, rates.counts, rates.rates]
     name = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     path = (folder or store.folder) / f"buckets-{name}.index"
     dtype = "<i4" if len(store) < 2**31 else "<i8"
     known = _read_index(path, len(store) * np.dtype(dtype).itemsize)
     if known is None:
-        known = _make_index(path, dtype, store, limits, extra, max_shapes)
+        known = _make_index(path, dtype, store, limits, extra, max_shapes, rates)
     over, longest = known["over"], known["longest"]
     note = (f"{over} of {len(store)} are longer than the budget of {limits.tokens} tokens (the longest has {longest}): "
             f"each is a batch by itself.")
     sizes, batches = (np.array(known[part], np.int64) for part in ("sizes", "batches"))
     lengths, extremes = (np.array(known[part], np.int64).reshape(-1, len(extra)) for part in ("lengths", "extremes"))
     index = MappedArray(path, dtype, len(store))
-    return BucketPlan(seed, index, sizes, batches, lengths, extremes, (note,) if over else ())
+    plan = BucketPlan(seed, index, sizes, batches, lengths, extremes, (note,) if over else ())
+    if rates is None:
+        return plan
+    parts = _part_sizes(index, sizes, rates.counts)
+    draws = rates.draws(parts)
+    return replace(plan, batches=limits.batches(draws.sum(axis=1), lengths), parts=parts, draws=draws)
+
+
+def _part_sizes(index: MappedArray, sizes: IntArray, counts: tuple[int, ...]) -> IntArray:
+    """(buckets, parts): the examples of each part in each bucket, whose numbers ascend in the index."""
+    ends, first, found = np.cumsum(counts), 0, []
+    for size in sizes.tolist():
+        below = np.searchsorted(index.numbers[first:first + size], ends, side="left")
+        found.append(np.diff(below, prepend=0))
+        first += size
+    index.release()
+    return np.array(found, np.int64).reshape(-1, len(counts))
 
 
 def _read_index(path: Path, length: int) -> dict[str, Any] | None:
@@ -215,13 +298,14 @@ def _read_index(path: Path, length: int) -> dict[str, Any] | None:
 
 
 def _make_index(path: Path, dtype: str, store: TokenStore, limits: BatchLimits, extra: tuple[int, ...],
-                max_shapes: int | None) -> dict[str, Any]:
+                max_shapes: int | None, rates: PartRates | None) -> dict[str, Any]:
     """Write the index. Several processes may do so at once: all write the same, and each renames its own file."""
-    lengths_US, counts = _length_table(store, extra)
-    bucket = split_into_buckets(lengths_US, counts, limits)
+    lengths_US, counts, weights = _length_table(store, extra, rates)
+    bucket = split_into_buckets(lengths_US, weights, limits, 1 if rates is None else WEIGHT_UNIT)
     sizes, longest = _measure_buckets(bucket, lengths_US, counts)
     if max_shapes is not None and len(sizes) > max_shapes:
-        bucket = _merge_buckets(sizes, longest, limits, max_shapes)[bucket]
+        drawn, _ = _measure_buckets(bucket, lengths_US, weights)
+        bucket = _merge_buckets(-(-drawn // (1 if rates is None else WEIGHT_UNIT)), longest, limits, max_shapes)[bucket]
         sizes, longest = _measure_buckets(bucket, lengths_US, counts)
     over = lengths_US.sum(axis=1) > limits.tokens
     aside = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
@@ -297,15 +381,29 @@ def _fill_index(file: BinaryIO, dtype: str, store: TokenStore, extra: tuple[int,
     return extremes
 
 
-def _length_table(store: TokenStore, extra: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """The distinct lengths of the store's pairs, ascending, and how many pairs have each."""
-    keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    for _, lengths_NS in _length_blocks(store, extra):
-        new, many = np.unique(_pack_lengths(lengths_NS), return_counts=True)
-        keys, inverse = np.unique(np.concatenate([keys, new]), return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate([counts, many]), minlength=len(keys)).astype(np.int64)
+def _length_table(store: TokenStore, extra: tuple[int, ...],
+                  rates: PartRates | None) -> tuple[IntArray, IntArray, IntArray]:
+    """The distinct lengths of the store's pairs, ascending, how many pairs have each, and how many of them are drawn.
+
+    The draws are counted in parts of WEIGHT_UNIT; without rates they are the pairs themselves.
+    """
+    keys, sums = np.zeros(0, np.int64), np.zeros((2, 0), np.int64)
+    ends = np.cumsum([len(store)] if rates is None else rates.counts)
+    rate_units = np.ones(1, np.int64)
+    if rates is not None:
+        rate_units = np.array([max(1, round(rate * WEIGHT_UNIT)) if rate else 0 for rate in rates.rates], np.int64)
+    for first, lengths_NS in _length_blocks(store, extra):
+        new, inverse = np.unique(_pack_lengths(lengths_NS), return_inverse=True)
+        part = np.searchsorted(ends, np.arange(first, first + len(lengths_NS)), side="right")
+        more = np.zeros((2, len(new)), np.int64)
+        np.add.at(more[0], inverse, 1)
+        np.add.at(more[1], inverse, rate_units[part])
+        keys, place = np.unique(np.concatenate([keys, new]), return_inverse=True)
+        old, sums = sums, np.zeros((2, len(keys)), np.int64)
+        sums[:, place[:old.shape[1]]] += old
+        sums[:, place[old.shape[1]:]] += more
     sides = [keys >> (LENGTH_BITS * back) & (2**LENGTH_BITS - 1) for back in reversed(range(len(extra)))]
-    return np.stack(sides, axis=1), counts
+    return np.stack(sides, axis=1), sums[0], sums[1]
 
 
 def _length_blocks(store: TokenStore, extra: tuple[int, ...]) -> Iterator[tuple[int, IntArray]]:
@@ -330,26 +428,27 @@ def _file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def split_into_buckets(lengths_US: IntArray, counts: IntArray, limits: BatchLimits) -> IntArray:
-    """The bucket of each row of a table of distinct lengths, given how many pairs have each."""
+def split_into_buckets(lengths_US: IntArray, counts: IntArray, limits: BatchLimits, unit: int = 1) -> IntArray:
+    """The bucket of each row of a table of distinct lengths, given how many pairs have each, in parts of `unit`."""
     found = np.zeros(len(counts), np.int64)
     todo, last = [np.arange(len(counts))] if len(counts) else [], 0
     while todo:
         rows = todo.pop()
-        for part in _split_bucket(rows, lengths_US, counts, limits):
+        for part in _split_bucket(rows, lengths_US, counts, limits, unit):
             last += 1
             found[part] = last
             todo.append(part)
     return np.unique(found, return_inverse=True)[1]
 
 
-def _split_bucket(rows: IntArray, lengths_US: IntArray, counts: IntArray, limits: BatchLimits) -> list[IntArray]:
+def _split_bucket(rows: IntArray, lengths_US: IntArray, counts: IntArray, limits: BatchLimits,
+                  unit: int) -> list[IntArray]:
     """The two parts of a bucket, or nothing if it should not be split."""
     own, many = lengths_US[rows], counts[rows]
     total, longest = many.sum(), own.max(axis=0)
     if MAX_PADDING * (total * longest.sum() - (own.sum(axis=1) * many).sum()) <= total * longest.sum():
         return []
-    best, parts = _bucket_cost(total, longest, limits), []
+    best, parts = _bucket_cost(total, longest, limits, unit), []
     for side in range(own.shape[1]):
         order = np.argsort(own[:, side], kind="stable")
         ascending = own[order]
@@ -359,18 +458,18 @@ def _split_bucket(rows: IntArray, lengths_US: IntArray, counts: IntArray, limits
         below = np.cumsum(many[order])[ends]
         lower = np.maximum.accumulate(ascending, axis=0)[ends]
         upper = np.maximum.accumulate(ascending[::-1], axis=0)[::-1][ends + 1]
-        few, rest = limits.batches(below, lower), limits.batches(total - below, upper)
-        now = limits.batches(total, longest)
+        few, rest = limits.batches(below, lower, unit), limits.batches(total - below, upper, unit)
+        now = limits.batches(total, longest, unit)
         useful = (np.minimum(few, rest) >= MIN_BATCHES) | (MIN_SAVING * (few + rest) <= (MIN_SAVING - 1) * now)
-        costs = _bucket_cost(below, lower, limits) + _bucket_cost(total - below, upper, limits)
+        costs = _bucket_cost(below, lower, limits, unit) + _bucket_cost(total - below, upper, limits, unit)
         least = int(np.where(useful, costs, best).argmin())
         if useful[least] and costs[least] < best:
             best, parts = costs[least], [rows[order[:ends[least] + 1]], rows[order[ends[least] + 1:]]]
     return parts
 
 
-def _bucket_cost(counts: IntArray, longest: IntArray, limits: BatchLimits) -> IntArray:
-    return BATCH_COST * counts * longest.sum(-1) + limits.tokens * limits.batches(counts, longest)
+def _bucket_cost(counts: IntArray, longest: IntArray, limits: BatchLimits, unit: int) -> IntArray:
+    return BATCH_COST * counts * longest.sum(-1) + unit * limits.tokens * limits.batches(counts, longest, unit)
 
 
 @dataclass(frozen=True)
@@ -394,6 +493,8 @@ class PackedPlan:
     """The number of batches in every epoch."""
     sides: tuple[SideLengths, ...]
     notes: tuple[str, ...] = ()
+    rates: PartRates | None = None
+    """How often the pairs of each part are drawn; `pairs` then counts the draws of an epoch."""
 
     @property
     def rows(self) -> int:
@@ -410,13 +511,18 @@ class PackedPlan:
         """The batches that need most memory: those with the longest example of each side."""
         found = []
         for side in self.sides:
-            numbers = np.array([side.longest_number, *range(min(self.rows, self.pairs))], np.int64)
+            stored = self.pairs if self.rates is None else sum(self.rates.counts)
+            numbers = np.array([side.longest_number, *range(min(self.rows, stored))], np.int64)
             found.append(numbers[np.sort(np.unique(numbers, return_index=True)[1])][:self.rows])
         return found
 
     def batch(self, epoch: int, index: int) -> ExampleNumbers:
         slots = np.arange(index * self.pairs // self.count, (index + 1) * self.pairs // self.count)
-        return Permutation(self.pairs, derive_key(self.seed, epoch, 2))(slots).astype(np.int64)
+        numbers = Permutation(self.pairs, derive_key(self.seed, epoch, 2))(slots).astype(np.int64)
+        if self.rates is None:
+            return numbers
+        sizes = np.array(self.rates.counts, np.int64)
+        return draw_examples(self.seed, epoch, (), sizes, self.rates.draws(sizes), numbers)
 
 
 def rows_with_padding(rows: int) -> int:
@@ -425,18 +531,23 @@ def rows_with_padding(rows: int) -> int:
 
 
 def plan_packed(store: TokenStore, limits: BatchLimits, *, seed: int, extra: tuple[int, ...] = (0, 1),
-                longest: int | None = None) -> PackedPlan:
+                longest: int | None = None, rates: PartRates | None = None) -> PackedPlan:
     """Plan packed batches of one shape.
 
     Args:
         limits: the largest batch, padding included. A pair that is longer than the budget is a batch by itself.
         extra: how many ids a batch adds to each side: the target gets its start or end.
         longest: sequences are truncated to this many ids when they are read; by default they are not.
+        rates: how often the examples of each part of the store are drawn; by default all of them once an epoch.
     """
-    sides = tuple(_measure_side(store, side, more, longest) for side, more in enumerate(extra))
+    pairs = len(store)
+    if rates is not None:
+        rates.check(len(store))
+        pairs = int(rates.draws(np.array(rates.counts, np.int64)).sum())
+    sides = tuple(_measure_side(store, side, more, longest, rates) for side, more in enumerate(extra))
     total = sum(side.total for side in sides)
-    plan = PackedPlan(seed, len(store), max(1, -(-total // limits.tokens), -(-len(store) // limits.rows)), sides)
-    if not len(store):
+    plan = PackedPlan(seed, pairs, max(1, -(-total // limits.tokens), -(-pairs // limits.rows)), sides, rates=rates)
+    if not pairs:
         return replace(plan, count=0)
     while plan.rows > 1 and sum(plan.shapes[0].lengths) > limits.tokens:
         plan = replace(plan, count=plan.count + max(1, plan.count // 64))
@@ -450,16 +561,24 @@ def _side_capacity(side: SideLengths, rows: int, pairs: int) -> int:
     return -(-wanted // PACKED_MULTIPLE) * PACKED_MULTIPLE
 
 
-def _measure_side(store: TokenStore, side: int, more: int, truncated: int | None) -> SideLengths:
-    total, squares, longest, number = 0, 0, 0, 0
-    for first in range(0, len(store), BLOCK_PAIRS):
-        lengths = store.sides[side].lengths(first, min(first + BLOCK_PAIRS, len(store))).astype(np.int64)
-        lengths = (lengths if truncated is None else np.minimum(lengths, truncated)) + more
-        total, squares = total + int(lengths.sum()), squares + int((lengths**2).sum())
-        if int(lengths.max(initial=0)) > longest:
-            longest, number = int(lengths.max()), first + int(lengths.argmax())
-        store.release()
-    return SideLengths(total, squares, longest, number)
+def _measure_side(store: TokenStore, side: int, more: int, truncated: int | None,
+                  rates: PartRates | None) -> SideLengths:
+    """The lengths of one side, each counted as often as an epoch draws its example."""
+    total, squares, longest, number, start = 0.0, 0.0, 0, 0, 0
+    counts = np.array([len(store)] if rates is None else rates.counts, np.int64)
+    draws = counts if rates is None else rates.draws(counts)
+    for count, drawn in zip(counts.tolist(), draws.tolist(), strict=True):
+        end = start + count
+        for first in range(start, end, BLOCK_PAIRS):
+            lengths = store.sides[side].lengths(first, min(first + BLOCK_PAIRS, end)).astype(np.int64)
+            lengths = (lengths if truncated is None else np.minimum(lengths, truncated)) + more
+            total += int(lengths.sum()) * drawn / count
+            squares += int((lengths**2).sum()) * drawn / count
+            if int(lengths.max(initial=0)) > longest:
+                longest, number = int(lengths.max()), first + int(lengths.argmax())
+            store.release()
+        start = end
+    return SideLengths(round(total), round(squares), longest, number)
 
 
 def derive_key(*parts: int) -> int:

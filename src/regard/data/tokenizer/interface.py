@@ -4,11 +4,13 @@
     tokenizer.spans("Two dogs.")       [Span(0, 3), Span(3, 8), Span(8, 9)]
     tokenizer.words("Two dogs.")       [Word(0, 3, 0, 0), Word(4, 8, 1, 1), Word(8, 9, 2, 2)]
 
-No method adds start, end or any other special id: whoever makes a batch does. No text encodes to a special id either.
+No method adds start, end or any other special id: whoever makes a batch does. No text encodes to a special id either,
+nor to a control token, such as <2fr> or Marian's >>fra<<: an id with a name that tells the model something about a
+sentence, for example the language to translate into.
 Spans count characters of the text as it was given, before normalisation. A `PairTokenizer` holds the tokenizers of
 source and target, which may be one:
 
-    source   the ids of the text, then the end id      in training and in inference
+    source   control tokens if there are any, the ids of the text, then the end id      in training and in inference
     target   the ids of the text                       a batch adds start and end
 
 The end id tells an encoder that nothing follows, and gives even an empty source one state to attend to.
@@ -39,7 +41,8 @@ import unicodedata
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from regard import checks
@@ -85,6 +88,8 @@ class Tokenizer(ABC):
 
     special: SpecialTokens
     """The ids that no text encodes to."""
+    controls: Mapping[str, int] = MappingProxyType({})
+    """The ids of the control tokens by their names."""
     lossless: bool
     """Whether decode(encode(text)) == normalize(text) for every text. Ours are; those of imported models are not."""
 
@@ -123,6 +128,12 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
         return self.encode_batch([text])[0]
+
+    def control_id(self, name: str) -> int:
+        """The id of a control token."""
+        if name not in self.controls:
+            raise checks.wrong("name", f"a control token: {', '.join(self.controls) or 'there are none'}", repr(name))
+        return self.controls[name]
 
     def sample(self, text: str, *, alpha: float, seed: int) -> list[int]:
         """The ids of a randomly drawn segmentation of the text; the same for the same text, alpha and seed.
@@ -214,6 +225,8 @@ class PairTokenizer:
 
     source: Tokenizer
     target: Tokenizer
+    controls: tuple[str, ...] = ()
+    """The names of the control tokens before every source. They are not stored with the tokenizers."""
 
     def __repr__(self) -> str:
         return f"PairTokenizer({self.source!r}, {'joint' if self.joint else repr(self.target)})"
@@ -231,10 +244,16 @@ class PairTokenizer:
             raise checks.wrong("source", "a tokenizer with an end id, which follows every source", "one without")
         return ends[0]
 
+    def with_controls(self, *names: str) -> "PairTokenizer":
+        """The same tokenizers, with these control tokens before every source."""
+        for name in names:
+            self.source.control_id(name)
+        return replace(self, controls=names)
+
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """The encoder input of each text."""
-        end = self.source_end
-        return [[*ids, end] for ids in self.source.encode_batch(texts)]
+        before, end = [self.source.control_id(name) for name in self.controls], self.source_end
+        return [[*before, *ids, end] for ids in self.source.encode_batch(texts)]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each target, without start and end."""

@@ -8,13 +8,14 @@
 Nothing that is read could execute code: TOML, JSON and sentencepiece models are data. Other files are ignored. Imported
 tokenizers are not lossless: letters may lose their case or accents, and what has no piece may become the unknown id.
 Padding, truncation and special-token templates of a `tokenizer.json` are disabled, and a special token that is typed as
-text stays text. A Marian vocabulary has language codes, >>fra<<, that no text encodes to: `piece_id` finds them.
+text stays text. A Marian vocabulary has language codes, >>fra<<, that no text encodes to: they are its control tokens.
 
 This module does not open files: the caller reads the folder.
 """
 
 import importlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -53,11 +54,13 @@ def load_tokenizer(files: Mapping[str, bytes], *, sha256: str | None = None, nam
     tokenizer: Tokenizer
     match record:
         case SentencePieceRecord():
-            tokenizer = SentencePieceTokenizer(data["model"], record.model, record.normalisation)
+            tokenizer = SentencePieceTokenizer(data["model"], record.model, record.normalisation,
+                                               record.controls or ())
         case CharactersRecord():
-            tokenizer = CharacterTokenizer(_parse_characters(data["json"], f"{name}.json"), record.normalisation)
+            characters = _parse_characters(data["json"], f"{name}.json")
+            tokenizer = CharacterTokenizer(characters, record.normalisation, record.controls or ())
         case BytesRecord():
-            tokenizer = ByteTokenizer(record.normalisation)
+            tokenizer = ByteTokenizer(record.normalisation, record.controls or ())
         case JsonRecord():
             tokenizer = JsonTokenizer(data["json"], record.special)
         case _:
@@ -74,7 +77,8 @@ def load_pair_tokenizer(files: Mapping[str, bytes], *, sha256: str | None = None
         one = load_tokenizer(files, name=name)
         pair = PairTokenizer(one, one)
     else:
-        pair = PairTokenizer(*(load_tokenizer(files, name=f"{name}.{side}") for side in (SOURCE, TARGET)))
+        source, target = (load_tokenizer(files, name=f"{name}.{side}") for side in (SOURCE, TARGET))
+        pair = PairTokenizer(source, target)
     if sha256 is not None:
         check_sha256("tokenizer", sha256, pair.sha256)
     return pair
@@ -185,6 +189,8 @@ def _parse_tokenizer_json(data: bytes) -> Any:
         raise ValueError(f"tokenizer.json cannot be read by the package tokenizers: {str(error)[:200]}") from error
 
 
+MARIAN_CONTROL = re.compile(r">>[^\s<>]+<<")
+"""A token for the language to translate into."""
 MARIAN_END, MARIAN_UNKNOWN, MARIAN_PADDING = "</s>", "<unk>", "<pad>"
 
 
@@ -204,6 +210,7 @@ class MarianTokenizer(Tokenizer):
         check_ids([*self.special.ids()], self.size)
         if self.special.unknown is None:
             raise checks.wrong("special.unknown", "an id, for a vocabulary that lacks pieces", None)
+        self.controls = {piece: id_ for piece, id_ in self._ids.items() if MARIAN_CONTROL.fullmatch(piece)}
         self._table = [self._text_id(id_) for id_ in range(self._inner.get_piece_size())]
 
     @property
@@ -247,7 +254,7 @@ class MarianTokenizer(Tokenizer):
         if self._inner.is_unknown(inner):
             return self.special.unknown
         id_ = self._ids.get(self._inner.id_to_piece(inner), self.special.unknown)
-        return self.special.unknown if id_ in self.special.ids() else id_
+        return self.special.unknown if id_ in self.special.ids() or id_ in self.controls.values() else id_
 
     def _named(self) -> SpecialTokens:
         padding, end, unknown = map(self.piece_id, (MARIAN_PADDING, MARIAN_END, MARIAN_UNKNOWN))

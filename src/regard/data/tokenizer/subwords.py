@@ -6,7 +6,8 @@ Every id stands for fixed bytes, so that encoding is lossless:
 
 Decoding and spans follow from this equation, whichever rule splits the text. A character without a piece of its own is
 encoded as its bytes, so nothing is unknown. The ids are, in this order: padding, unknown, start, end, mask; the 256
-bytes; the pieces. U+2581 (▁), which displays a space, is never part of a piece: a typed ▁ becomes its three bytes.
+bytes; the pieces; the control tokens, which stand for no bytes. U+2581 (▁), which displays a space, is never part of a
+piece: a typed ▁ becomes its three bytes.
 
 Normalisation comes first:
 
@@ -41,7 +42,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import sentencepiece
 
@@ -65,6 +66,8 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 """The names of the special ids, in the order of the ids."""
 FIRST_BYTE, FIRST_PIECE = len(SPECIAL_PIECES), len(SPECIAL_PIECES) + 256
 SPACE_SYMBOL = "\u2581"
+CONTROL_NAME = re.compile(r"<[^\s<>]+>")
+"""The form of the name of a control token."""
 _SURROGATES = {code: "\ufffd" for code in range(0xDC80, 0xDD00)}
 _AS_BYTES = -1
 _SPACED_WORDS = re.compile(" ?[^ ]+| ")
@@ -176,14 +179,20 @@ class LosslessTokenizer(Tokenizer):
         surfaces: the text of each piece, that is of the ids that are neither special nor bytes.
         normalization: the name of the normalisation.
         prefix: prepended to every text that is not empty, so that its first word is encoded like any other.
+        controls: the names of the control tokens, whose ids follow those of the pieces.
     """
 
     lossless = True
 
-    def __init__(self, surfaces: Sequence[str], normalization: str, prefix: str = "") -> None:
+    def __init__(self, surfaces: Sequence[str], normalization: str, prefix: str = "",
+                 controls: Sequence[str] = ()) -> None:
         self.special, self.normalization, self.prefix = SPECIAL_IDS, normalization, prefix
-        self.surfaces = (*[b""] * FIRST_BYTE, *(bytes((value,)) for value in range(256)), *map(str.encode, surfaces))
-        """The bytes of each id; special ids have none."""
+        self.surfaces = (*[b""] * FIRST_BYTE, *(bytes((value,)) for value in range(256)), *map(str.encode, surfaces),
+                         *[b""] * len(controls))
+        """The bytes of each id; special ids and control tokens have none."""
+        self.controls = {name: len(self.surfaces) - len(controls) + at for at, name in enumerate(controls)}
+        if len(self.controls) < len(controls) or not all(map(CONTROL_NAME.fullmatch, controls)):
+            raise checks.wrong("controls", "names such as <2fr>, each of them once", ", ".join(controls))
         self._normalize = NORMALIZATIONS[normalization]
 
     @abstractmethod
@@ -193,6 +202,15 @@ class LosslessTokenizer(Tokenizer):
     @property
     def size(self) -> int:
         return len(self.surfaces)
+
+    @property
+    def first_control(self) -> int:
+        """The id after the last piece."""
+        return len(self.surfaces) - len(self.controls)
+
+    @abstractmethod
+    def with_controls(self, names: Sequence[str]) -> Self:
+        """The same tokenizer with these control tokens."""
 
     def normalize(self, text: str) -> str:
         return self._normalize(text)
@@ -208,10 +226,12 @@ class LosslessTokenizer(Tokenizer):
         return self._read(ids)[0]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The name of each id, for display: <pad>, <0xE2> for a byte, ▁ for a space."""
+        """The name of each id, for display: <pad>, <0xE2> for a byte, ▁ for a space, <2fr> for a control token."""
         check_ids(ids, self.size)
+        names, first = [*self.controls], self.first_control
         return [SPECIAL_PIECES[id_] if id_ < FIRST_BYTE else f"<0x{id_ - FIRST_BYTE:02X}>" if id_ < FIRST_PIECE
-                else self.surfaces[id_].decode().replace(" ", SPACE_SYMBOL) for id_ in ids]
+                else names[id_ - first] if id_ >= first else self.surfaces[id_].decode().replace(" ", SPACE_SYMBOL)
+                for id_ in ids]
 
     def spans(self, text: str) -> list[Span]:
         """For each id of encode(text), the characters of the text that it covers.
@@ -269,13 +289,13 @@ def _trace_end(traced: TracedText) -> int:
 class CharacterTokenizer(LosslessTokenizer):
     """One id for each of these characters, in this order; any other is encoded as its bytes."""
 
-    def __init__(self, characters: Sequence[str], normalization: str = "nfc") -> None:
+    def __init__(self, characters: Sequence[str], normalization: str = "nfc", controls: Sequence[str] = ()) -> None:
         if {*map(len, characters)} - {1} or len({*characters}) < len(characters) or SPACE_SYMBOL in characters:
             raise checks.wrong("characters", f"single characters other than {SPACE_SYMBOL}, each of them once",
                                "others, or some of them twice")
-        super().__init__(characters, normalization)
+        super().__init__(characters, normalization, controls=controls)
         self.characters = tuple(characters)
-        self._ids = {surface.decode(): FIRST_PIECE + at for at, surface in enumerate(self.surfaces[FIRST_PIECE:])}
+        self._ids = {character: FIRST_PIECE + at for at, character in enumerate(characters)}
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._tokenize_one(text) for text in texts]
@@ -283,8 +303,12 @@ class CharacterTokenizer(LosslessTokenizer):
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The record, and the characters as a JSON array."""
         data = json.dumps(self.characters).encode()
-        record = CharactersRecord(normalisation=self.normalization, sha256=hash_data(data))
+        record = CharactersRecord(normalisation=self.normalization, sha256=hash_data(data),
+                                  controls=tuple(self.controls) or None)
         return pack_files(name, record, {"json": data})
+
+    def with_controls(self, names: Sequence[str]) -> "CharacterTokenizer":
+        return CharacterTokenizer(self.characters, self.normalization, names)
 
     def _tokenize_one(self, text: str) -> list[int]:
         ids = [self._ids.get(character, -1) for character in text]
@@ -297,15 +321,19 @@ class CharacterTokenizer(LosslessTokenizer):
 class ByteTokenizer(LosslessTokenizer):
     """One id for each byte of the text as UTF-8; it needs no training."""
 
-    def __init__(self, normalization: str = "exact") -> None:
-        super().__init__((), normalization)
+    def __init__(self, normalization: str = "exact", controls: Sequence[str] = ()) -> None:
+        super().__init__((), normalization, controls=controls)
+
+    def with_controls(self, names: Sequence[str]) -> "ByteTokenizer":
+        return ByteTokenizer(self.normalization, names)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         return [[FIRST_BYTE + value for value in text.encode()] for text in texts]
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The record alone."""
-        return pack_files(name, BytesRecord(normalisation=self.normalization), {})
+        record = BytesRecord(normalisation=self.normalization, controls=tuple(self.controls) or None)
+        return pack_files(name, record, {})
 
 
 class SentencePieceTokenizer(LosslessTokenizer):
@@ -318,22 +346,27 @@ class SentencePieceTokenizer(LosslessTokenizer):
         data: the model as sentencepiece stores it.
         model: "unigram" or "bpe".
         normalization: the name of the normalisation of its training text.
+        controls: the names of the control tokens, which the model does not have.
     """
 
-    def __init__(self, data: bytes, model: str, normalization: str) -> None:
+    def __init__(self, data: bytes, model: str, normalization: str, controls: Sequence[str] = ()) -> None:
         checks.pick("model", model, dict.fromkeys(SUBWORD_MODELS))
         self._processor = load_sentencepiece(data, "data")
         count = self._processor.get_piece_size()
         names = [self._processor.id_to_piece(id_) for id_ in range(count)]
-        super().__init__([name.replace(SPACE_SYMBOL, " ") for name in names[FIRST_PIECE:]], normalization, " ")
+        surfaces = [name.replace(SPACE_SYMBOL, " ") for name in names[FIRST_PIECE:]]
+        super().__init__(surfaces, normalization, " ", controls)
         if names[:FIRST_PIECE] != [*SPECIAL_PIECES, *_BYTE_PIECES] or self._changes_text():
             raise checks.wrong("data", "a model that regard trained", "one of another layout",
                                "`MarianTokenizer` reads models of others.")
         self.data, self.model = data, model
         scores = map(self._processor.get_score, range(FIRST_PIECE, count))
         pieces = {surface.decode(): ScoredPiece(FIRST_PIECE + at, score) for at, (surface, score) in
-                  enumerate(zip(self.surfaces[FIRST_PIECE:], scores, strict=True))}
+                  enumerate(zip(self.surfaces[FIRST_PIECE:count], scores, strict=True))}
         self._sampler: SubwordSampler = UnigramSampler(pieces) if model == "unigram" else BpeSampler(pieces)
+
+    def with_controls(self, names: Sequence[str]) -> "SentencePieceTokenizer":
+        return SentencePieceTokenizer(self.data, self.model, self.normalization, names)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         if len(texts) <= ONE_BY_ONE:
@@ -357,7 +390,8 @@ class SentencePieceTokenizer(LosslessTokenizer):
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The record, and the model."""
-        record = SentencePieceRecord(model=self.model, normalisation=self.normalization, sha256=hash_data(self.data))
+        record = SentencePieceRecord(model=self.model, normalisation=self.normalization, sha256=hash_data(self.data),
+                                     controls=tuple(self.controls) or None)
         return pack_files(name, record, {"model": self.data})
 
     def _tokenize_symbol(self, text: str) -> list[int]:
@@ -512,6 +546,7 @@ class SentencePieceRecord(Config):
     model: str = choice(SUBWORD_MODELS)
     normalisation: str = choice(NORMALIZATIONS)
     sha256: str
+    controls: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -522,6 +557,7 @@ class CharactersRecord(Config):
     suffixes: ClassVar[Mapping[str, str]] = {"json": "sha256"}
     normalisation: str = choice(NORMALIZATIONS)
     sha256: str
+    controls: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -531,6 +567,7 @@ class BytesRecord(Config):
     kind: ClassVar[str] = "bytes"
     suffixes: ClassVar[Mapping[str, str]] = {}
     normalisation: str = choice(NORMALIZATIONS)
+    controls: tuple[str, ...] | None = None
 
 
 def hash_data(data: bytes) -> str:

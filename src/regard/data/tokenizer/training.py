@@ -16,7 +16,7 @@ import io
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar
@@ -34,6 +34,7 @@ from regard.data.tokenizer.subwords import (
     SPECIAL_PIECES,
     ByteTokenizer,
     CharacterTokenizer,
+    LosslessTokenizer,
     SentencePieceTokenizer,
 )
 
@@ -145,6 +146,15 @@ def train_separate_tokenizers(sources: Iterable[str], targets: Iterable[str], so
     first, second = train_tokenizer(sources, source), train_tokenizer(targets, target)
     notes = (*(f"Source: {note}" for note in first.notes), *(f"Target: {note}" for note in second.notes))
     return TrainedPairTokenizer(PairTokenizer(first.tokenizer, second.tokenizer), notes)
+
+
+def add_controls(tokenizer: PairTokenizer, names: Sequence[str]) -> PairTokenizer:
+    """The tokenizers of source and target with these control tokens, which only sources have."""
+    if not names:
+        return tokenizer
+    assert isinstance(tokenizer.source, LosslessTokenizer), "those that regard trains"
+    source = tokenizer.source.with_controls(names)
+    return PairTokenizer(source, source if tokenizer.joint else tokenizer.target)
 
 
 def _train_characters(texts: Iterable[str], config: CharactersConfig) -> TrainedTokenizer:

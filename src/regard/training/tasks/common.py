@@ -216,16 +216,20 @@ class StoredTokenizer(Generic[TokenizerKind]):
 
 
 def load_or_train_pair_tokenizer(place: Path, sides: tuple[TextsFactory, TextsFactory], config: TokenizerConfig, *,
-                                 joint: bool, data: Sequence[str],
-                                 settings: Mapping[str, Any]) -> StoredTokenizer[PairTokenizer]:
-    """The tokenizers of source and target. They are trained once, so that a resumed training gets the same ids."""
-    key = store_key(data, json.dumps([configs.to_tables(config), joint], sort_keys=True), settings)
+                                 joint: bool, data: Sequence[str], settings: Mapping[str, Any],
+                                 controls: Sequence[str] = ()) -> StoredTokenizer[PairTokenizer]:
+    """The tokenizers of source and target. They are trained once, so that a resumed training gets the same ids.
+
+    Args:
+        controls: the control tokens that sources may begin with.
+    """
+    key = store_key(data, json.dumps([configs.to_tables(config), joint, *controls], sort_keys=True), settings)
 
     def make() -> StoredTokenizer[PairTokenizer]:
         sources, targets = sides
         made = (training.train_joint_tokenizer(sources(), targets(), config) if joint
                 else training.train_separate_tokenizers(sources(), targets(), config, config))
-        return StoredTokenizer(made.tokenizer, made.notes)
+        return StoredTokenizer(training.add_controls(made.tokenizer, controls), made.notes)
 
     return _load_or_train(place / TOKENIZER_FOLDER, key, make, loading.load_pair_tokenizer)
 

@@ -1,0 +1,357 @@
+"""The sentence pairs of a training: from files to parts, a validation split, a tokenizer, ids on disk, and batches.
+
+    survey_pairs(data, validation, config)       statistics of the files, with the data filters applied
+    split_pairs(survey, config)                  the same with the validation split
+    prepare_pairs(survey, tokenizer, place)      a tokenizer, trained once, and all pairs as ids on disk
+    translation_feed(prepared, config, seed)     batches of them
+
+A corpus has one part or several: the directions of a model for several languages, data that is mixed in, synthetic
+pairs. The parts differ in the control tokens before their sources and in how often their pairs are drawn.
+
+Without validation data, pairs whose source has a small hash are held out, so that all pairs with the same source are on
+the same side of the split, in any order. A part that is read in reverse is split by what is its target then, so that
+both directions of a pair are on the same side.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from regard import config as configs
+from regard.checks import plural
+from regard.data import doctor
+from regard.data import store as stores
+from regard.data.batches.batch import SamplingReader, SequenceReader
+from regard.data.batches.feed import BatchConfig, PlanFeed, batch_feed
+from regard.data.batches.plan import ExampleNumbers, PartRates
+from regard.data.doctor import DoctorReport
+from regard.data.filters import filter_pairs
+from regard.data.languages import LanguagePair
+from regard.data.sources import formats
+from regard.data.sources.text import DataError, SentencePair
+from regard.data.store import PairStore, Ragged
+from regard.data.tokenizer.interface import PairTokenizer
+from regard.data.tokenizer.training import TokenizerConfig
+from regard.training.config import DataConfig
+from regard.training.tasks.common import (
+    file_digests,
+    hash_bytes,
+    in_blocks,
+    load_or_train_pair_tokenizer,
+    open_inputs,
+    read_summary,
+)
+from regard.training.tasks.interface import ProgressHook
+
+MIN_HASHED_SPLIT = 500
+"""Validation pairs from which on a hash threshold alone makes a split of about the right size."""
+RatesFunction = Callable[[Sequence[int]], Sequence[float]]
+"""(training pairs of each part) -> how often an epoch draws each pair of a part"""
+
+
+@dataclass(frozen=True)
+class CorpusPart:
+    """Pairs that are treated alike."""
+
+    pairs: formats.PairCorpus
+    report: DoctorReport
+    name: str = ""
+    """What messages call it; "" for the only part."""
+    controls: tuple[str, ...] = ()
+    """The control tokens before every source."""
+    reverse: bool = False
+    """Whether the pairs are trained from target to source."""
+    validated: bool = True
+    """Whether the model is validated on pairs of this part."""
+    validation: formats.PairCorpus | None = None
+    """Validation data; without it pairs are held out."""
+
+    def oriented(self, pair: SentencePair) -> SentencePair:
+        """A pair as it is trained."""
+        return pair._replace(source=pair.target, target=pair.source) if self.reverse else pair
+
+
+class ValidationPair(NamedTuple):
+    """A validation pair, and the number of its part."""
+
+    source: str
+    target: str
+    part: int
+
+
+@dataclass(frozen=True)
+class TranslationSurvey:
+    """Statistics of the files, and the pairs in them."""
+
+    parts: tuple[CorpusPart, ...]
+    config: DataConfig
+    files: dict[str, str]
+    """The sha256 of every file by its name, without its folder."""
+    read_options: dict[str, str | None]
+    """Source, target and format that the files are read with."""
+    threshold: int = 0
+    """Sources with a hash below this are held out. With 0 none is: without validation data the model is then validated
+    on the training data."""
+    rates: RatesFunction | None = None
+    """How often the pairs of each part are drawn; None for once an epoch."""
+
+    @property
+    def report(self) -> DoctorReport:
+        """The statistics of the first part."""
+        return self.parts[0].report
+
+    @property
+    def validation_given(self) -> bool:
+        """Whether every part that is validated has validation data of its own."""
+        return all(part.validation is not None for part in self.parts if part.validated)
+
+    @property
+    def languages(self) -> LanguagePair | None:
+        """The languages that the files tell; None if they tell none, or different ones."""
+        found = {*self.parts[0].pairs.log.languages.values()}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def kept(self) -> int:
+        """The number of pairs that the filters keep, with those that are held out."""
+        return sum(part.report.kept for part in self.parts)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of pairs, with those that are held out."""
+        return {"pairs": self.kept}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was read, and what the user should know about it."""
+        return [note for part in self.parts for note in self._part_notes(part)]
+
+    def _part_notes(self, part: CorpusPart) -> Iterator[str]:
+        report, dropped, found = part.report, part.report.dropped, self.languages
+        source = self.config.source_lang or (found and found.source)
+        target = self.config.target_lang or (found and found.target)
+        direction = f"{source}-{target}" if source and target else ""
+        yield read_summary(plural(report.read, "pair"), part.pairs.files, part.name or direction, dropped.total,
+                           dropped.describe(report.filters))
+        if report.skipped.counts:
+            yield f"Not read: {report.skipped.describe()}."
+        if part.validation is not None and report.overlap is not None:
+            yield read_summary(plural(report.overlap.pairs, "validation pair"), part.validation.files)
+        yield from part.pairs.log.notes
+        yield from () if part.validation is None else part.validation.log.notes
+        if len(self.parts) == 1:
+            yield from self._language_notes()
+        yield from report.warnings()
+
+    def _language_notes(self) -> Iterator[str]:
+        """Contradictions between the languages of files, or with those that the user has set."""
+        told, chosen = self.parts[0].pairs.log.languages, (self.config.source_lang, self.config.target_lang)
+        for name, pair in told.items():
+            if any(code is not None and code != own for code, own in zip(chosen, pair, strict=True)):
+                using = LanguagePair(chosen[0] or pair.source, chosen[1] or pair.target)
+                yield f"{name} looks like {pair}; using {using}, as you have set it."
+        if len({*told.values()}) > 1 and None in chosen:
+            files = ", ".join(f"{name} ({pair})" for name, pair in told.items())
+            yield f"The files tell different languages: {files}. Set them with --languages, for example en-fr."
+
+    def training_pairs(self) -> Iterator[SentencePair]:
+        """The training pairs of all parts, one part after another."""
+        return chain.from_iterable(map(self.part_pairs, self.parts))
+
+    def part_pairs(self, part: CorpusPart) -> Iterator[SentencePair]:
+        """The training pairs of a part, in their order."""
+        threshold = 0 if part.validation is not None or not part.validated else self.threshold
+        return (part.oriented(pair) for pair in self.kept_pairs(part)
+                if threshold == 0 or _hash_source(pair) >= threshold)
+
+    def validation_pairs(self, limit: int) -> list[ValidationPair]:
+        """The first validation pairs of every part that is validated, at most `limit` in all."""
+        validated = [number for number, part in enumerate(self.parts) if part.validated]
+        each, found = max(1, limit // len(validated)), list[ValidationPair]()
+        for number in validated:
+            part, threshold = self.parts[number], self.threshold
+            pairs = self.kept_pairs(part) if part.validation is None else filter_pairs(part.validation,
+                                                                                       self.config.filters)
+            chosen = (pair for pair in pairs
+                      if part.validation is not None or threshold == 0 or _hash_source(pair) < threshold)
+            found += [ValidationPair(*part.oriented(pair)[:2], number) for pair in islice(chosen, each)]
+        return found
+
+    def kept_pairs(self, part: CorpusPart) -> Iterator[SentencePair]:
+        """The pairs of the files of a part that the filters keep, as they are in the files."""
+        return filter_pairs(part.pairs, self.config.filters)
+
+
+def _hash_source(pair: SentencePair) -> int:
+    return hash_bytes(pair.source.encode())
+
+
+def survey_pairs(data: Sequence[str], validation: Sequence[str], config: DataConfig, *, source: str | None = None,
+                 target: str | None = None, format: str | None = None, progress: ProgressHook = iter
+                 ) -> TranslationSurvey:
+    """Read all pairs once."""
+    open_inputs((*data, *validation))
+    part = survey_part(data, validation, config, source=source, target=target, format=format, progress=progress)
+    options = {"source": source, "target": target, "format": format}
+    return TranslationSurvey((part,), config, file_digests((*data, *validation)), options)
+
+
+def survey_part(data: Sequence[str], validation: Sequence[str], config: DataConfig, *, source: str | None = None,
+                target: str | None = None, format: str | None = None, progress: ProgressHook = iter) -> CorpusPart:
+    """Read the pairs of one part once. A part without pairs is refused."""
+    skipped = doctor.SkippedEntries()
+    pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
+    other = formats.read_pairs(validation, source=source, target=target, format=format) if validation else None
+    report = doctor.check_corpus(progress(pairs), config.filters, validation=other, skipped=skipped)
+    if not report.kept:
+        raise DataError(f"{', '.join(data)}: " + " ".join(report.warnings()) + " There is nothing to train on.")
+    if report.overlap is not None and not report.overlap.pairs:
+        raise DataError(f"{', '.join(validation)}: The filters keep none of these pairs, so there is no validation "
+                        "data.")
+    return CorpusPart(pairs, report, validation=other)
+
+
+def split_pairs(survey: TranslationSurvey, config: DataConfig) -> TranslationSurvey:
+    """The survey with the validation split of the config. Its filters stay those it was made with."""
+    survey = replace(survey, config=replace(config, filters=survey.config.filters))
+    split = [part for part in survey.parts if part.validated and part.validation is None]
+    if not split or not config.validation_fraction:
+        return survey
+    if config.validation_fraction * sum(part.report.kept for part in split) >= MIN_HASHED_SPLIT:
+        return replace(survey, threshold=round(config.validation_fraction * 2**64))
+    # A threshold for few pairs could hold out none of them, or all: the distinct sources are counted.
+    distinct = sorted({_hash_source(pair) for part in split for pair in survey.kept_pairs(part)})
+    count = min(len(distinct) - 1, max(1, round(config.validation_fraction * len(distinct))))
+    return replace(survey, threshold=distinct[count] if count else 0)
+
+
+@dataclass(frozen=True)
+class PreparedTranslation:
+    """Sentence pairs as ids."""
+
+    survey: TranslationSurvey
+    tokenizer: PairTokenizer
+    store: PairStore
+    texts: PairStore | None
+    """The texts as bytes, for subword sampling."""
+    notes: tuple[str, ...]
+    rates: PartRates | None = None
+    """How often the pairs of each part are drawn in an epoch; None if there is one part."""
+
+    def part_tokenizer(self, part: int) -> PairTokenizer:
+        """The tokenizers with the control tokens of a part."""
+        return self.tokenizer.with_controls(*self.survey.parts[part].controls)
+
+
+def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig, place: Path, *, sampled: bool = False,
+                  tokenizer: PairTokenizer | None = None) -> PreparedTranslation:
+    """Train the tokenizer, or load the one trained before, and write all pairs as ids.
+
+    Args:
+        place: the folder for tokenizer and ids.
+        sampled: whether to store the texts too, for subword sampling.
+        tokenizer: one that exists already, instead of one that is trained on the pairs.
+    """
+    data = list(survey.files.values())
+    held = None if survey.validation_given else survey.config.validation_fraction
+    settings = {"filters": configs.to_tables(survey.config.filters), "held": held, "end": True,
+                "files": len(survey.parts[0].pairs.files), **survey.read_options}  # those after these are validation
+    if len(survey.parts) > 1:
+        settings["parts"] = [[part.name, *part.controls, part.reverse, part.validated, len(part.pairs.files)]
+                             for part in survey.parts]
+    notes = list[str]()
+    if tokenizer is None:
+        sides = (lambda: (pair.source for pair in survey.training_pairs()),
+                 lambda: (pair.target for pair in survey.training_pairs()))
+        controls = [*dict.fromkeys(name for part in survey.parts for name in part.controls)]
+        trained = load_or_train_pair_tokenizer(place, sides, config, joint=survey.config.joint_tokenizer, data=data,
+                                               settings=settings, controls=controls)
+        tokenizer, notes = trained.tokenizer, [*trained.notes]
+    key = stores.store_key(data, tokenizer.sha256, settings)
+    opened = stores.open_or_make_pairs(place / "ids", key, lambda: _encode_pairs(survey, tokenizer),
+                                       vocabularies=(tokenizer.source.size, tokenizer.target.size))
+    texts = None
+    if sampled:
+        texts = stores.open_or_make_pairs(place / "texts", key, lambda: _encode_bytes(survey),
+                                          vocabularies=(256, 256)).store
+    return PreparedTranslation(survey, tokenizer, opened.store, texts, (*notes, *opened.notes), _part_rates(survey))
+
+
+def _part_rates(survey: TranslationSurvey) -> PartRates | None:
+    if len(survey.parts) == 1:
+        return None
+    counts = tuple(sum(1 for _ in survey.part_pairs(part)) for part in survey.parts)
+    return PartRates(counts, tuple([1.0] * len(counts) if survey.rates is None else survey.rates(counts)))
+
+
+def _encode_pairs(survey: TranslationSurvey, tokenizer: PairTokenizer) -> Iterator[tuple[list[int], list[int]]]:
+    for part in survey.parts:
+        both = tokenizer.with_controls(*part.controls)
+        for block in in_blocks(survey.part_pairs(part)):
+            yield from zip(both.encode_sources([pair.source for pair in block]),
+                           both.encode_targets([pair.target for pair in block]), strict=True)
+
+
+def _encode_bytes(survey: TranslationSurvey) -> Iterator[tuple[list[int], list[int]]]:
+    return ((list(pair.source.encode()), list(pair.target.encode())) for pair in survey.training_pairs())
+
+
+def translation_feed(prepared: PreparedTranslation, config: BatchConfig, seed: int, sampling: float = 0.0,
+                     rank: int = 0, processes: int = 1) -> PlanFeed:
+    """The batches of all training pairs."""
+    read: SequenceReader | None = None
+    if sampling:
+        assert prepared.texts is not None, "prepared with sampled=True"
+        read = SamplingReader(prepared.texts, _samplers(prepared.tokenizer, sampling), seed)
+        if prepared.rates is not None:
+            read = ControlledReader(read, prepared.rates.counts, tuple(
+                tuple(map(prepared.tokenizer.source.control_id, part.controls)) for part in prepared.survey.parts))
+    return batch_feed(prepared.store, prepared.tokenizer.target.special, config, seed=seed, rank=rank,
+                      processes=processes, read=read, rates=prepared.rates)
+
+
+def _samplers(tokenizer: PairTokenizer, alpha: float) -> tuple[Callable[[str, int], Sequence[int]], ...]:
+    end = list(tokenizer.source.special.end[:1])
+    return (lambda text, seed: tokenizer.source.sample(text, alpha=alpha, seed=seed) + end,
+            lambda text, seed: tokenizer.target.sample(text, alpha=alpha, seed=seed))
+
+
+@dataclass(frozen=True)
+class ControlledReader:
+    """Reads pairs as another reader does, with the control tokens of its part before every source."""
+
+    read: SequenceReader
+    counts: tuple[int, ...]
+    """The pairs of each part."""
+    controls: tuple[tuple[int, ...], ...]
+    """The control ids of each part."""
+
+    def __call__(self, numbers: ExampleNumbers, epoch: int) -> tuple[Ragged, ...]:
+        source, *others = self.read(numbers, epoch)
+        part = np.searchsorted(np.cumsum(self.counts), numbers, side="right")
+        before = [self.controls[one] for one in part.tolist()]
+        added = np.array([len(ids) for ids in before], np.int64)
+        starts = np.repeat(np.cumsum(source.lengths) - source.lengths, added)
+        ids = np.insert(source.ids, starts, np.array([one for ids in before for one in ids], np.int64))
+        return Ragged(ids, source.lengths + added), *others
+
+
+def mixed_rates(counts: Sequence[int], share: float) -> list[float]:
+    """Rates of two parts: all pairs of the first once an epoch, and so many of the second that it has this share."""
+    first, second = counts
+    return [1.0, share / (1 - share) * first / max(1, second)]
+
+
+def temperature_rates(counts: Sequence[int], temperature: float) -> list[float]:
+    """Rates that draw from each part in proportion to count ** (1 / temperature), as many pairs in all as there are.
+
+    With temperature 1 every pair is drawn once; the higher it is, the more often are pairs of small parts drawn
+    (Arivazhagan et al. 2019).
+    """
+    weights = [count ** (1 / temperature) for count in counts]
+    total = sum(counts) / sum(weights)
+    return [total * weight / max(1, count) for weight, count in zip(weights, counts, strict=True)]
