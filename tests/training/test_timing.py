@@ -14,7 +14,16 @@ from regard.training.checkpoints import CheckpointManager
 from regard.training.logging import ALL_STEPS_DONE, PATIENCE_ENDED, TIME_IS_UP
 from regard.training.loop import TrainingState, learning_rate, stop_reason, stored_training_state
 from regard.training.optimizer import ScheduleConfig
-from regard.training.timing import FittedPlan, Pace, fit_plan, fit_schedule, parse_duration, refit_plan
+from regard.training.timing import (
+    FEW_STEPS,
+    FittedPlan,
+    Pace,
+    few_steps_warning,
+    fit_plan,
+    fit_schedule,
+    parse_duration,
+    refit_plan,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -346,3 +355,15 @@ def test_the_pace_forgets_what_is_long_ago():
     for _ in range(11):
         pace.add_steps(10, 1.0)
     assert pace.step_seconds == pytest.approx(0.1)
+
+
+def test_few_steps_are_warned_of_with_a_batch_size_that_gives_more():
+    config, pace = limited(100.0), Pace()
+    pace.add_steps(1, 1.0)
+    plan = fit_plan(config, pace)
+    size = config.batches.max_tokens * plan.steps // FEW_STEPS
+    assert plan.steps < 100 < size
+    assert f"training.batches.max_tokens={size}" in few_steps_warning(config, plan)
+    assert few_steps_warning(limited(100.0, steps=plan.steps), plan) is None  # the user asked for no more
+    pace.add_steps(10**6, 1.0)
+    assert few_steps_warning(config, fit_plan(config, pace)) is None

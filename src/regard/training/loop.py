@@ -48,7 +48,15 @@ from regard.training.logging import (
 )
 from regard.training.snapshot import StoredState
 from regard.training.tasks.interface import BatchLoader, TrainingTask, ValidationResult
-from regard.training.timing import FittedPlan, Pace, fit_plan, fit_schedule, is_out_of_time, refit_plan
+from regard.training.timing import (
+    FittedPlan,
+    Pace,
+    few_steps_warning,
+    fit_plan,
+    fit_schedule,
+    is_out_of_time,
+    refit_plan,
+)
 
 MEASURED_SECONDS = 1.0
 """Steps are timed before the training for about this long."""
@@ -195,6 +203,9 @@ class TrainingLoop:
         self.pace.add_steps(len(counted), step_seconds * len(counted))
         state = self._fit(state, state.seconds)
         self.report(self._estimate(state))
+        warning = None if state.plan is None else few_steps_warning(self.settings, state.plan)
+        if warning is not None:
+            self.report(Note(warning, warning=True))
         return state
 
     def _time_validation(self) -> float:

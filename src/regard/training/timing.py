@@ -39,6 +39,10 @@ WARMUP_FRACTION = 0.1
 """A warm-up that must be shortened keeps this fraction of the steps, or the fraction that it had if that is more."""
 
 
+FEW_STEPS = 500
+"""With fewer steps a model has hardly begun to learn."""
+
+
 def parse_duration(text: str) -> float:
     """Seconds of a duration such as 90s, 30m, 2h or 1h30m. A ValueError shows examples of the right form."""
     match = DURATION.fullmatch(text.strip().lower())
@@ -124,6 +128,18 @@ def fit_plan(settings: TrainingConfig, pace: Pace) -> FittedPlan:
     validations = max(1, math.floor(min(round(settings.steps / every), affordable)))
     steps = _steps_within(limit - validations * pace.validation_seconds, pace, settings.steps)
     return FittedPlan(steps, steps, max(1, math.ceil(steps / validations)))
+
+
+def few_steps_warning(settings: TrainingConfig, plan: FittedPlan) -> str | None:
+    """A warning if so few steps fit into the time limit that smaller batches are better; None if enough do."""
+    if plan.steps >= FEW_STEPS or plan.steps == settings.steps:
+        return None
+    key, size = (("batches.max_tokens", settings.batches.max_tokens) if settings.windows is None else
+                 ("windows.batch_size", settings.windows.batch_size))
+    smaller = max(1, size * plan.steps // FEW_STEPS)
+    remedy = f" Smaller batches give more steps: --set training.{key}={smaller}." if smaller < size else ""
+    return (f"Only {checks.plural(plan.steps, 'step')} fit into the time limit, and a model needs some hundreds to "
+            f"begin to learn.{remedy}")
 
 
 def refit_plan(plan: FittedPlan, settings: TrainingConfig, pace: Pace, step: int, elapsed: float) -> FittedPlan:
