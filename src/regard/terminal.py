@@ -20,6 +20,11 @@ ASCII_SPELLING = str.maketrans(
     {"×": "x", "·": "*", "²": "^2", "√": "sqrt ", "≤": "<=", "≥": ">=", "→": "->", "Σ": "sum "})
 
 
+def path_argument(path: str) -> str:
+    """A path as an argument of a command: a leading dash would make it an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
 def escape_unprintable(text: str) -> str:
     """A text on one line, with every unprintable character written out."""
     if text.isprintable():

@@ -8,6 +8,7 @@ from torch.autograd import gradcheck
 
 import regard
 from regard.attention.score import as_score
+from regard.position.bias import RelativeBias
 
 MASK = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)
 """3 queries, 4 keys; the second query sees nothing."""
@@ -111,3 +112,15 @@ def test_parameters_get_no_gradient_from_a_question_nobody_answers(backend):
     output = regard.attend(*given, score=score, mask=torch.tensor(False), backend=backend)
     for gradient in torch.autograd.grad(output.sum(), [*given, *parameters(score)], allow_unused=True):
         assert gradient is None or (gradient == 0).all()
+
+
+@pytest.mark.parametrize("sizes", [(2, 0, 3), (2, 3, 0), (2, 0, 0), (0, 3, 3)], ids=str)
+@pytest.mark.parametrize("bias", ["tensor", "relative"])
+def test_a_bias_gets_zeros_where_there_are_no_queries_or_no_keys(sizes, bias):
+    batch, n_queries, n_keys = sizes
+    bias = (nn.Parameter(torch.randn(n_queries, n_keys)) if bias == "tensor"
+            else RelativeBias(heads=2, max_distance=3))
+    learned = bias if isinstance(bias, nn.Parameter) else next(bias.parameters())
+    regard.attend(torch.randn(batch, 2, n_queries, 4), torch.randn(batch, 2, n_keys, 4),
+                  torch.randn(batch, 2, n_keys, 4), bias=bias).sum().backward()
+    assert torch.equal(learned.grad, torch.zeros_like(learned))

@@ -442,6 +442,16 @@ def test_output_and_gradients_are_those_of_the_definition(queries, keys, inner):
         assert_close(got, want, floor=1.0)
 
 
+def test_a_backward_pass_under_autocast_has_the_precision_of_its_forward_pass():
+    both = [[part.detach().float().requires_grad_() for part in split(wide_tensors(17, 17))] for _ in range(2)]
+    plain, lowered = (regard.attend(*given, mask=Packed(UNEQUAL), backend="segments").sum() for given in both)
+    plain.backward()
+    with torch.autocast("cpu", dtype=torch.float16):
+        lowered.backward()
+    for one, other in zip(*both, strict=True):
+        assert torch.equal(one.grad, other.grad)
+
+
 @pytest.mark.parametrize("score", ["dot", "scaled_dot_d", regard.Bilinear(normal(2, 3, 3, seed=5))])
 def test_every_dot_product(score):
     given = wide_tensors(17, 17)

@@ -48,6 +48,12 @@ def test_a_model(model):
         assert part in " ".join(text.split()), part
 
 
+def test_a_folder_with_a_leading_dash(model, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    model.rename("-m")
+    assert "regard translate ./-m " in " ".join("\n".join(lines("info", "--", "-m")).split())
+
+
 def test_json(model):
     (found,) = tables("info", model)
     task = regard.load(model)

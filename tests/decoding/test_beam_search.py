@@ -392,6 +392,15 @@ def test_groups_without_diversity_all_find_the_same_and_none_is_given_twice():
     assert both == one[:1], "each group is asked for one, and finds the same"
 
 
+@pytest.mark.parametrize("penalty", [1e6, 1e38, 1e300])
+def test_a_penalty_beyond_single_precision_is_a_large_one(penalty):
+    model, options = Table(drawn(6, seed=4), dtype=torch.float32), {"prompts": [[1]], "end": 0, "max_length": 4}
+    [found] = beam(model, beams=3, nbest=3, num_beam_groups=3, diversity_penalty=penalty, **options)
+    [want] = beam(model, beams=3, nbest=3, num_beam_groups=3, diversity_penalty=1000.0, **options)
+    assert [one.ids for one in found] == [one.ids for one in want]
+    assert len(found) == 3
+
+
 @pytest.mark.parametrize(("options", "parts"), [
     ({"num_beam_groups": 2, "beams": 3}, ["`num_beam_groups`", "beams, 3", "is 2"]),
     ({"num_beam_groups": 0}, ["`num_beam_groups`", "at least 1"]),

@@ -73,12 +73,28 @@ def test_a_ranking_of_ones_own_is_taken_as_it_is():
 
 @pytest.mark.parametrize(("penalty", "parts"), [
     ("maen", ["`length_penalty`", '"none"', "maen", 'Did you mean "mean"?']), (True, ["`length_penalty`", "bool"]),
-    (None, ["`length_penalty`", "NoneType"]), (-0.5, ["`alpha`", "at least 0", "-0.5"]),
-    (math.nan, ["`alpha`", "nan"]), (math.inf, ["`alpha`", "inf"]),
+    (None, ["`length_penalty`", "NoneType"]), (-0.5, ["`length_penalty`", "at least 0", "-0.5"]),
+    (math.nan, ["`length_penalty`", "nan"]), (math.inf, ["`length_penalty`", "inf"]),
     (MeanLengthPenalty, ["`length_penalty`", "instance"]),
 ])
 def test_what_is_no_length_penalty(penalty, parts):
     assert_named(lambda: as_length_penalty(penalty), parts)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_penalties_of_any_size_give_numbers(dtype):
+    """−∞ stays −∞, everything else is finite, and a more probable hypothesis of the same length is no worse."""
+    length = torch.tensor([0, 1, 2, 1000], dtype=dtype)
+    for alpha in (50.0, 1e30, 1e300):
+        scores = [PowerLengthPenalty(alpha).score(length.new_full((4,), total), length) for total in (-9, -2, 0)]
+        assert all(one.isfinite().all() for one in scores)
+        assert (scores[0] <= scores[1]).all()
+        assert (scores[1] <= scores[2]).all()
+        lost = PowerLengthPenalty(alpha).score(length.new_full((4,), -math.inf), length)
+        assert (lost == -math.inf).all()
+    covered = CoveragePenalty(1e300).score(torch.tensor([[1.0, 1.0], [1.0, 0.5], [0.0, 0.0]], dtype=dtype))
+    assert covered.isfinite().all()
+    assert covered[0] == 0 > covered[1] > covered[2]
 
 
 def test_the_score_is_that_of_the_formula():
@@ -108,7 +124,8 @@ def test_numbers_and_objects():
 
 
 @pytest.mark.parametrize(("value", "parts"), [
-    (-1, ["`weight`", "at least 0"]), (math.nan, ["`weight`", "nan"]), (True, ["`coverage_penalty`", "bool"]),
+    (-1, ["`coverage_penalty`", "at least 0"]), (math.nan, ["`coverage_penalty`", "nan"]),
+    (10**400, ["`coverage_penalty`"]), (True, ["`coverage_penalty`", "bool"]),
     ("a", ["`coverage_penalty`", "str"]), (CoveragePenalty, ["`coverage_penalty`", "instance"]),
 ])
 def test_what_is_no_coverage(value, parts):

@@ -1,6 +1,8 @@
 """Glossaries: terms in a text, their spellings in tokens, and translations that have them."""
 
+import copy
 import io
+import pickle
 import re
 from dataclasses import replace
 
@@ -183,6 +185,15 @@ def test_terms_appear_even_where_nothing_was_learned(make, beams):
         for one in (best, *best.alternatives):
             assert_met(glossary, text, one)
     assert found[3].text == ""
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_of_a_translator_that_has_spelled_terms(copied):
+    task, options = ending.translator(), {"beams": 2, "glossary": INSISTING_TERMS, "max_length": 20}
+    found = task.translate(INSISTING_TEXTS[:2], **options)
+    other = copied(task)
+    assert [one.ids for one in other.translate(INSISTING_TEXTS[:2], **options)] == [one.ids for one in found]
+    assert other.spelling.tokenizer is other.pair_tokenizer().target
 
 
 def test_a_text_without_terms_is_translated_as_without_a_glossary():

@@ -9,6 +9,7 @@ import texting
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import assert_named
 from texting import LABELS, RECORD
 from tiny import LANGUAGE, READING, VISION, built
 
@@ -223,6 +224,8 @@ def test_what_may_be_given():
             as_texts("texts", wrong)
     with pytest.raises(ValueError, match=r"`texts\[1\]` must be a text, but is an? int"):
         as_texts("texts", ["a", 5])
+    for wrong, name in (("\ud800", "texts"), (["\ud800"], "texts"), (["a", "b\ud800"], "texts[1]")):
+        assert_named(lambda wrong=wrong: as_texts("texts", wrong), [f"`{name}`", "U+D800", "character"])
 
 
 def test_one_of_several_is_named_by_its_number():

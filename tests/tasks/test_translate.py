@@ -1,6 +1,7 @@
 """Translator: ids and texts, beam search, sampling, MBR and prefixes."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import ending
@@ -37,6 +38,49 @@ def test_translations(name):
     for several in translator.translate_ids(SOURCES, beams=3, nbest=2, max_length=6):
         assert len(several) == 2
         assert several[0].score >= several[1].score
+
+
+@pytest.fixture
+def float_translator():
+    """A translator in float32, which the packed decoder step serves, and what it finds."""
+    config = TRANSLATING["attention"]
+    translator = make_task(built(config).float(), config, SPECIAL)
+    return translator, translator.translate_ids(SOURCES, beams=3, nbest=2, max_length=6)
+
+
+def written(found):
+    return [[one.ids for one in several] for several in found]
+
+
+def test_threads_that_search_at_the_same_time(float_translator):
+    translator, want = float_translator
+    with ThreadPoolExecutor(4) as pool:
+        searches = [pool.submit(translator.translate_ids, SOURCES, beams=3, nbest=2, max_length=6) for _ in range(12)]
+        assert all(one.result() == want for one in searches)
+
+
+def test_a_model_may_change_its_precision_after_a_search(float_translator):
+    translator, want = float_translator
+    translator.model.double()
+    assert written(translator.translate_ids(SOURCES, beams=3, nbest=2, max_length=6)) == written(want)
+    translator.model.half()
+    for several, others in zip(translator.translate_ids(SOURCES, beams=3, max_length=6), want, strict=True):
+        assert several[0].score == pytest.approx(others[0].score, rel=0.02)
+
+
+def test_a_model_can_be_trained_after_a_search_in_inference_mode(float_translator):
+    translator, want = float_translator
+    with torch.inference_mode():
+        assert translator.translate_ids(SOURCES, beams=3, nbest=2, max_length=6) == want
+    memory = translator.model.encode(Tokens(torch.tensor(SOURCES[:1])))
+    translator.model.decode(Tokens(torch.tensor([[1, 5]])), memory).square().sum().backward()
+    torch.optim.SGD(translator.model.parameters(), lr=0.5).step()
+    found = translator.translate_ids(SOURCES, max_length=6)
+    for source, (one,) in zip(SOURCES, found, strict=True):  # by the new weights
+        memory = translator.model.encode(Tokens(torch.tensor([source])))
+        logits = translator.model.decode(Tokens(torch.tensor([[1]])), memory)[0, -1].log_softmax(-1)
+        first = one.ids[0] if one.ids else one.end
+        assert one.log_probabilities[0] == pytest.approx(float(logits[first].detach()), abs=1e-4)
 
 
 def test_completions_go_on_from_their_prompts():

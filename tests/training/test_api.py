@@ -272,7 +272,32 @@ def test_wrong_data_is_named(tmp_path):
     assert not (tmp_path / "other").exists()
     with pytest.raises(DataError, match='`validation`, row 1, column "target"'):
         train([("a", "b")], tmp_path / "more", validation=[("a", "b"), ("c", None)])
+    labelled = [("a", "cold"), ("b", "warm")]
+    for data, options, said in (
+            ([("", "")], {}, "`data`: "), ([("a", "b")], {"validation": [("", "")]}, "`validation`: "),
+            ([("a", "cold")], {"task": "classify", "settings": SMALL}, "`data`: "),
+            (labelled, {"task": "classify", "settings": SMALL, "validation": [*labelled, ("c", "hot")]},
+             '`validation`, row 2: The label "hot"'),
+            ([""], {"task": "masked", "settings": SMALL}, "`data`: ")):
+        with pytest.raises(DataError) as error:
+            train(data, tmp_path / "more", **options)
+        assert str(error.value).startswith(said)
+        assert str(tmp_path) not in str(error.value)
     assert list(tmp_path.iterdir()) == []  # a call that fails leaves nothing behind
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode,
+                                  lambda: torch.autocast("cpu", dtype=torch.float16)])
+def test_the_modes_of_the_caller_change_nothing(finished, pairs, tmp_path, mode):
+    with mode():
+        made = train(pairs, tmp_path / "model")
+    assert torch.equal(weights(made), weights(finished[1]))
+
+
+def test_the_default_dtype_of_the_caller_changes_nothing(finished, pairs, tmp_path):
+    torch.set_default_dtype(torch.float64)
+    assert torch.equal(weights(train(pairs, tmp_path / "model")), weights(finished[1]))
+    assert torch.get_default_dtype() == torch.float64
 
 
 # Settings

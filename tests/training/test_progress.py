@@ -444,6 +444,14 @@ def test_commands_of_each_task(task, command):
         assert (look[1], info) == ("look", ["regard", "info", "model"])
 
 
+def test_a_leading_dash_is_no_option():
+    """A model in a folder `-m`, and a text like those of a dialogue."""
+    use, look, info = map(shlex.split, next_commands("translation", "-m", "- Yes."))
+    assert use == ["regard", "translate", "./-m", "--", "- Yes."]
+    assert look == ["regard", "look", "./-m", "--", "- Yes."]
+    assert info == ["regard", "info", "./-m"]
+
+
 def test_quiet_is_warnings_alone():
     stream = Stream()
     logger = progress_logger(stream, quiet=True)

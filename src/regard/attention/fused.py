@@ -83,6 +83,9 @@ class SdpaBackend(Backend):
             return f"it computes softmax, not {problem.normalize!r}"
         if problem.score.as_dot(problem.query[..., :0, :]) is None:
             return f"it computes dot products, not the score {problem.score!r}"
+        if problem.bias is not None and torch.is_grad_enabled() and 0 in (
+                *problem.leading, problem.n_queries, problem.n_keys):
+            return "torch's kernels give a bias no gradient where there are no queries or no keys"
         return None
 
     def drawback(self, problem: AttentionProblem) -> str | None:

@@ -13,7 +13,7 @@ import typer
 
 from regard.cli.options import DATA_PANEL, JsonReportOption, ModelArgument, with_examples
 from regard.cli.output import fail, say, write_json, write_text
-from regard.terminal import escape_unprintable
+from regard.terminal import escape_unprintable, path_argument
 
 if TYPE_CHECKING:
     from regard.tasks.info import ModelInfo, TrainingFolderStatus
@@ -146,12 +146,13 @@ def _commands(model: str, found: "ModelInfo") -> tuple[str, str]:
     if found.kind is None:
         return "", ""
     usage, texts = TASK_USAGE[found.kind], found.reads_text or found.kind == "vision"
-    command = usage.command.replace(CARD_FOLDER, shlex.quote(model)) if texts else ""
+    command = usage.command.replace(CARD_FOLDER, shlex.quote(path_argument(model))) if texts else ""
     return command, f"regard.load({str(Path(model))!r}){usage.call if texts else usage.with_ids}"
 
 
 def _resume_command(model: str, status: "TrainingFolderStatus") -> str:
-    words = ["regard", "train", *status.data, *(part for file in status.validation for part in ("--validation", file)),
+    words = ["regard", "train", *map(path_argument, status.data),
+             *(part for file in status.validation for part in ("--validation", file)),
              *(() if status.task == "seq2seq" else ("--task", status.task)), "-o", model, "--resume"]
     return shlex.join(words)
 

@@ -66,10 +66,12 @@ from regard.decoding.request import (
 )
 from regard.decoding.scheduler import SearchStep, run_search
 from regard.decoding.scoring import (
+    MAX_PENALTY,
     CoveragePenalty,
     LengthPenalty,
     as_coverage_penalty,
     as_length_penalty,
+    check_weight,
     initial_coverage,
 )
 from regard.models.contract import GenerativeModel
@@ -116,14 +118,12 @@ def beam(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts
         raise checks.wrong("nbest", f"at most the number of beams, {beams}", nbest)
     if beams % whole_number("num_beam_groups", num_beam_groups, 1):
         raise checks.wrong("num_beam_groups", f"a number that divides the number of beams, {beams}", num_beam_groups)
-    value = diversity_penalty
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise checks.wrong("diversity_penalty", "a number, at least 0", repr(value))
+    diversity = min(float(check_weight("diversity_penalty", diversity_penalty)), MAX_PENALTY)
     coverage = as_coverage_penalty(coverage_penalty)
     if coverage is not None and memory is None:
         raise checks.wrong("coverage_penalty", "None for a model without a source", repr(coverage_penalty))
     required = None if terms is None else build_automata(terms, request.ends, request.max_lengths)
-    search = BeamSearch(request, beams, as_length_penalty(length_penalty), nbest, num_beam_groups, float(value),
+    search = BeamSearch(request, beams, as_length_penalty(length_penalty), nbest, num_beam_groups, diversity,
                         coverage, required)
     return run_search(model, memory, request, search)
 

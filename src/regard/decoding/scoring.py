@@ -17,7 +17,7 @@ end token counts as a token. The penalty is at most 0. This module knows neither
 Legend: B rows, K hypotheses of a row, R = B·K, L layers, H heads, N states of the source.
 """
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -26,6 +26,16 @@ from torch import Tensor
 
 from regard import checks
 from regard.checks import whole_number
+
+MAX_PENALTY = 1e30
+"""The largest weight that a penalty is computed with: it outweighs every log-probability, and fits into float32."""
+
+
+def check_weight(argument: str, weight: float) -> float:
+    """Refuse what is not a finite number of at least 0."""
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max:
+        raise checks.wrong(argument, "a number, at least 0", repr(weight))
+    return weight
 
 
 class LengthPenalty(ABC):
@@ -79,13 +89,12 @@ class PowerLengthPenalty(DividingPenalty):
     """log p / ((5 + n) / 6)^α."""
 
     def __init__(self, alpha: float) -> None:
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha < math.inf:
-            raise checks.wrong("alpha", "a number, at least 0", repr(alpha))
-        self.alpha = float(alpha)
+        self.alpha = float(check_weight("alpha", alpha))
 
     def divisor(self, length: Tensor) -> Tensor:
-        """((5 + n) / 6)^α."""
-        return ((5 + length) / 6) ** self.alpha
+        """((5 + n) / 6)^α, for a very large α the nearest number that is not ∞ or near 0: −∞ / ∞ is NaN."""
+        power = ((5 + length) / 6) ** self.alpha
+        return power.clamp(1 / MAX_PENALTY, torch.finfo(power.dtype).max)
 
 
 LENGTH_PENALTIES: dict[str, type[LengthPenalty]] = {"none": NoLengthPenalty, "mean": MeanLengthPenalty}
@@ -100,6 +109,7 @@ def as_length_penalty(length_penalty: "str | float | LengthPenalty") -> LengthPe
     if isinstance(length_penalty, bool) or not isinstance(length_penalty, int | float):
         expected = '"none", "mean", a number α, or a LengthPenalty'
         raise checks.wrong("length_penalty", expected, *checks.kind(length_penalty))
+    check_weight("length_penalty", length_penalty)
     return PowerLengthPenalty(length_penalty)
 
 
@@ -115,8 +125,7 @@ class CoveragePenalty:
     layer: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.weight, bool) or not isinstance(self.weight, int | float) or not 0 <= self.weight < math.inf:
-            raise checks.wrong("weight", "a number, at least 0", repr(self.weight))
+        check_weight("weight", self.weight)
         if self.layer is not None:
             whole_number("layer", self.layer)
 
@@ -130,7 +139,7 @@ class CoveragePenalty:
 
     def score(self, coverage: Tensor) -> Tensor:
         """The number to add to the score, (B, K), from the summed weights of each state, (B, K, N)."""
-        return self.weight * coverage.clamp(min=MIN_COVERAGE, max=1.0).log().sum(dim=-1)
+        return min(self.weight, MAX_PENALTY) * coverage.clamp(min=MIN_COVERAGE, max=1.0).log().sum(dim=-1)
 
 
 def initial_coverage(present: Tensor, beams: int, like: Tensor) -> Tensor:
@@ -144,4 +153,5 @@ def as_coverage_penalty(coverage_penalty: "float | CoveragePenalty | None") -> C
         return coverage_penalty
     if isinstance(coverage_penalty, bool) or not isinstance(coverage_penalty, int | float):
         raise checks.wrong("coverage_penalty", "a number β, a CoveragePenalty, or None", *checks.kind(coverage_penalty))
+    check_weight("coverage_penalty", coverage_penalty)
     return CoveragePenalty(coverage_penalty)

@@ -100,12 +100,17 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a backward pass that is written by hand, so that requesting second derivatives is an error.
 
     torch's own decorator raises only where the incoming gradient requires grad too, and otherwise takes this gradient
-    for a constant: a loss with a penalty on gradients would be silently wrong.
+    for a constant: a loss with a penalty on gradients would be silently wrong. Nor does autocast change the dtypes of
+    such a pass, which are those of its forward pass.
     """
     @wraps(backward)
     def checked(ctx: Any, *upstream: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise checks.wrong("create_graph", "False: the fused kernels have no second derivatives", "True")
-        return backward(ctx, *upstream)
+        device = upstream[0].device.type
+        if not torch.is_autocast_enabled(device):
+            return backward(ctx, *upstream)
+        with torch.autocast(device, enabled=False):
+            return backward(ctx, *upstream)
 
     return checked

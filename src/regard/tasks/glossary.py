@@ -197,6 +197,10 @@ class TermSpelling:
         self.ways = lru_cache(maxsize=None)(self._ways)
         """All token sequences that spell a text as whole words, anywhere in a sentence."""
 
+    def __reduce__(self) -> tuple[type["TermSpelling"], tuple[Tokenizer]]:
+        """A copy, or one in another process, fills a cache of its own."""
+        return TermSpelling, (self.tokenizer,)
+
     def at(self, text: str, glued: bool) -> tuple[int, ...]:
         """The tokens of a text after a space, or if `glued` directly after a sign; empty if there are none."""
         normal = self.tokenizer.normalize(text)

@@ -23,7 +23,13 @@ from regard.decoding.beam import beam
 from regard.decoding.constraints import Constraint, NoRepeatNgram, TermAlternatives
 from regard.decoding.request import Hypothesis
 from regard.decoding.sampling import SamplingFilters, greedy, row_seeds, sample
-from regard.decoding.scoring import CoveragePenalty, LengthPenalty, as_coverage_penalty, as_length_penalty
+from regard.decoding.scoring import (
+    CoveragePenalty,
+    LengthPenalty,
+    as_coverage_penalty,
+    as_length_penalty,
+    check_weight,
+)
 from regard.models.contract import Memory
 
 RENAMED = {"limit": "max_length", "least": "min_length", "no_repeat": "no_repeat_ngram_size",
@@ -143,9 +149,7 @@ class Beam(DecodingStrategy):
         if self.beams % whole_number("num_beam_groups", self.num_beam_groups, 1):
             raise checks.wrong("num_beam_groups", f"a number that divides the {self.beams} beams",
                                self.num_beam_groups)
-        penalty = self.diversity_penalty
-        if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not penalty >= 0:
-            raise checks.wrong("diversity_penalty", "a number, at least 0", repr(penalty))
+        check_weight("diversity_penalty", self.diversity_penalty)
         as_length_penalty(self.length_penalty)
         as_coverage_penalty(self.coverage_penalty)
 

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from regard import allocation, checks
 from regard import config as schema
 from regard._version import __version__
-from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
+from regard.data.tokenizer.interface import PairTokenizer, Tokenizer, check_text
 from regard.decoding.constraints import check_ids
 from regard.models.build import ModelConfig
 from regard.models.embedding import Embedding
@@ -371,12 +371,13 @@ def one_or_many(method: Callable[Concatenate[Any, Sequence[str], OptionsP], list
 def as_texts(argument: str, given: object) -> list[str]:
     """One text, or several, as a list; a ValueError for anything else."""
     if isinstance(given, str):
-        return [given]
+        return [check_text(given, argument)]
     if not isinstance(given, Sequence) or isinstance(given, bytes):
         raise checks.wrong(argument, "a text, or a list of texts", *checks.kind(given))
     for number, text in enumerate(given):
         if not isinstance(text, str):
             raise checks.wrong(f"{argument}[{number}]", "a text", *checks.kind(text))
+        check_text(text, element_name(argument, number, given))
     return list(given)
 
 

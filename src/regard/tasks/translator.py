@@ -490,7 +490,7 @@ class Translator(Task, TranslatorMixin):
 def prefix_for_each(prefix: str | Sequence[str], texts: Sequence[str]) -> list[str]:
     """The prefix of each text; one prefix may be given for all."""
     if isinstance(prefix, str):
-        return [prefix] * len(texts)
+        return as_texts("prefix", prefix) * len(texts)
     prefixes = as_texts("prefix", prefix)
     if len(prefixes) != len(texts):
         raise checks.wrong("prefix", f"one text, or one for each of the {len(texts):,}", f"{len(prefixes):,} of them")

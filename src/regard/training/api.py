@@ -15,6 +15,7 @@ the config by its last part where that is unique (label_smoothing=0.1), or a dot
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +26,7 @@ from typing import Any, Literal, overload
 from regard import checks
 from regard.config import KeySpec, TableReader, config_kind, key_specs, type_spec
 from regard.data.sources import in_memory
+from regard.data.sources.text import DataError
 from regard.models import catalog
 from regard.tasks.classifier import Classifier
 from regard.tasks.completer import Completer
@@ -131,11 +133,30 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
         recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
         target=target, format=format, resume=resume, device=device,
         write_data=partial(_call_all, writers) if writers else None)
-    result = training.train(request, _loggers(progress), callbacks)
+    try:
+        result = training.train(request, _loggers(progress), callbacks)
+    except DataError as error:
+        raise DataError(_with_arguments(str(error), given)) from None
     if not result.finished and not result.stopped:
         raise KeyboardInterrupt(f"The training in {folder} was interrupted after step {result.state.step:,}. "
                                 "Call regard.train with the same arguments and resume=True to continue it.")
     return load(folder, device=result.device)
+
+
+def _with_arguments(message: str, given: "Sequence[GivenData]") -> str:
+    """A message about files with data from memory, which are removed, with their arguments and rows (from 0) instead.
+
+        model/data/given/data.jsonl:3: The label ...      `data`, row 2: The label ...
+    """
+    for one in given:
+        for path in one.paths if one.write is not None else ():
+            lines = r"(?::(\d+))?" if path.endswith(".jsonl") else ""  # of which each is a row
+            message = re.sub(re.escape(path) + lines, partial(_argument_and_row, one.argument), message)
+    return message
+
+
+def _argument_and_row(argument: str, found: re.Match[str]) -> str:
+    return f"`{argument}`" + "".join(f", row {int(line) - 1}" for line in found.groups() if line)
 
 
 def _call_all(functions: Iterable[Callable[[], object]]) -> None:
@@ -161,6 +182,7 @@ def _loggers(progress: bool | None) -> list[Logger]:
 class GivenData:
     """The files of one argument, and what writes them if the data is in memory."""
 
+    argument: str
     paths: tuple[str, ...]
     write: Callable[[], int] | None = None
 
@@ -170,7 +192,7 @@ class GivenData:
         """Find out whether these are paths or rows. Rows are not read yet."""
         paths = _as_paths(data, task)
         if paths is not None:
-            return cls(paths)
+            return cls(argument, paths)
         if isinstance(data, Sequence) and not len(data):
             raise checks.wrong(argument, "a path, or rows of data", "empty")
         suffix = ".txt" if task in TEXT_TASKS else ".jsonl"
@@ -183,7 +205,7 @@ class GivenData:
         else:
             write = partial(in_memory.write_texts, data, path, text=source, one_line_each=task == "masked",
                             argument=argument)
-        return cls((str(path),), write)
+        return cls(argument, (str(path),), write)
 
 
 def _as_paths(data: Any, task: str) -> tuple[str, ...] | None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from regard import checks
-from regard.terminal import Terminal, escape_unprintable
+from regard.terminal import Terminal, escape_unprintable, path_argument
 from regard.training.choices import Choice
 from regard.training.defaults import Default
 from regard.training.logging import (
@@ -338,7 +338,8 @@ def next_commands(task: str, folder: str, sample: str | None) -> list[str]:
     command = {"translation": "translate", "language model": "complete", "masked language model": "fill",
                "text classification": "classify", "image classification": "classify"}.get(task)
     text = sample if sample is not None else "image.png" if task == "image classification" else "Your text"
-    use = [["regard", name, folder, text] for name in (command, "look") if name is not None]
+    folder, texts = path_argument(folder), ["--", text] if text.startswith("-") else [text]
+    use = [["regard", name, folder, *texts] for name in (command, "look") if name is not None]
     return [shlex.join(words) for words in [*use, ["regard", "info", folder]]]
 
 

@@ -78,6 +78,7 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
         with (claim_folder(request.output, processes, resume=request.resume) as claim, _flush_denormals(),
+              _standard_modes(device),
               LoggerCollection((*loggers, following) if processes.main else ()) as report):
             stored = None
             if request.resume:
@@ -98,6 +99,18 @@ def _flush_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+@contextlib.contextmanager
+def _standard_modes(device: torch.device) -> Iterator[None]:
+    """Gradients, float32 and no autocast, whatever modes the caller has: the settings alone decide about precision."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def _threads(request: TrainingRequest, processes: DistributedContext, device: torch.device, report: EventHandler,

@@ -153,6 +153,20 @@ def test_no_small_probability_is_shown_as_zero(chromium, filed):
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -0.0], ids=str)
+def test_one_value_everywhere(chromium, filed, value):
+    """There is no range of weights to shade by."""
+    trace = Trace({"text": TraceSide(("a", "b"))},
+                  (TracedAttention("self", "text", "text", WeightMatrix(torch.full((1, 2, 2), value))),), "x")
+    shown = {"nan": "NaN", "inf": "∞", "-inf": "−∞"}.get(str(value), "0")
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        for view in browser_visits.VIEWS:
+            visit.open(view)
+        _, rows = browser_visits.table(visit.open("alignment"))
+    assert rows == [["a", [shown] * 2], ["b", [shown] * 2]]
+
+
 def test_one_token(chromium, filed):
     with browser_visits.visiting(chromium, filed(trace_examples.one_token())) as visit:
         for view in browser_visits.VIEWS:

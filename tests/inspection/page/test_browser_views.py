@@ -250,6 +250,16 @@ def test_what_if_asks_the_model(chromium, trace):
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
+@pytest.mark.parametrize("state", [
+    "view=nothing", "view=heads&attention=999&head=-1", "view=alignment&head=abc&attention=NaN", "view=%E0%A4%A",
+    "=&&&", "view=__proto__", "view=alignment&attention=constructor", "view=long&row=-5&zoom=1e99"])
+def test_a_wrong_address_shows_a_view_and_no_error(chromium, visit, state):
+    with browser_visits.visiting(chromium, visit.address) as other:
+        other.page.goto(f"{visit.address}#{state}")
+        browser_visits.until(other.page, "() => document.querySelector('#view').innerText.length > 100")
+
+
 def test_tabs_are_reached_by_keys(visit):
     page = visit.open("alignment")
     page.locator('[role="tab"][aria-selected="true"]').focus()

@@ -178,17 +178,17 @@ def hash_files(files: Mapping[str, bytes]) -> str:
     return whole.hexdigest()
 
 
-def check_text(text: object) -> str:
+def check_text(text: object, argument: str = "text") -> str:
     """Refuse what is not text, and text that no file can hold."""
     if not isinstance(text, str):
-        raise checks.wrong("text", "text", checks.kind(text)[0])
+        raise checks.wrong(argument, "text", checks.kind(text)[0])
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             got = f"text with the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
             remedy = "It is half of a character: read the text again with the encoding that it was written in."
-            raise checks.wrong("text", "text of whole characters", got, remedy) from None
+            raise checks.wrong(argument, "text of whole characters", got, remedy) from None
     return text
 
 

@@ -204,7 +204,8 @@ def _training_lines(text: str) -> Iterator[str]:
 
 def _train_largest(lines: list[str], config: AnySubwordConfig) -> tuple[bytes, int]:
     """The model with the configured vocabulary, or with the largest that the text allows, and its size."""
-    size = config.vocab_size
+    # A text of n characters has at most n different ones and n merges. sentencepiece cannot read every larger number.
+    size = min(config.vocab_size, FIRST_PIECE + 1 + 2 * sum(map(len, lines)))
     while True:
         try:
             return _train_sentencepiece(lines, config, size), size
