@@ -21,7 +21,7 @@ from regard.data.doctor import (
     OverlappingPair,
     ScriptTable,
     SkippedEntries,
-    ValidationOverlap,
+    HeldOutOverlap,
     check_corpus,
     compute_percentiles,
 )
@@ -375,7 +375,7 @@ def pairs_of_overlap(file, texts):
 @given(st.lists(st.tuples(TEXT_OVERLAP, TEXT_OVERLAP), max_size=12),
        st.lists(st.lists(st.tuples(TEXT_OVERLAP, TEXT_OVERLAP), max_size=6), max_size=4))
 def test_it_counts_what_sets_count(validation, training):
-    overlap = ValidationOverlap(pairs_of_overlap("dev", validation))
+    overlap = HeldOutOverlap(pairs_of_overlap("dev", validation))
     for block in training:
         overlap.compare(pairs_of_overlap("train", block))
     texts = [both for block in training for both in block]
@@ -387,7 +387,7 @@ def test_it_counts_what_sets_count(validation, training):
 
 
 def test_the_first_places_are_told():
-    overlap = ValidationOverlap([*pairs_of_overlap("dev.tsv", [("x", "y"), ("a", "b")]),
+    overlap = HeldOutOverlap([*pairs_of_overlap("dev.tsv", [("x", "y"), ("a", "b")]),
                                  *pairs_of_overlap("more.tsv", [("c", "d")])])
     overlap.compare(pairs_of_overlap("train.tsv", [("n", "n"), ("C", "d "), ("a", "b"), ("a", "b")]))
     assert overlap.first == [
@@ -399,7 +399,7 @@ def test_the_first_places_are_told():
 
 @pytest.mark.parametrize("validation", [[], [("a", "b")]])
 def test_nothing_to_compare(validation):
-    overlap = ValidationOverlap(pairs_of_overlap("dev", validation))
+    overlap = HeldOutOverlap(pairs_of_overlap("dev", validation))
     overlap.compare([])
     overlap.compare(pairs_of_overlap("train", [("x", "y")]))
     assert (overlap.exact, overlap.folded, overlap.sources, overlap.first) == (0, 0, 0, [])
