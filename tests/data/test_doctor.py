@@ -17,11 +17,11 @@ from regard.data.doctor import (
     FINDINGS_SHOWN,
     CorpusStatistics,
     DistinctWords,
+    HeldOutOverlap,
     LengthCorrelation,
     OverlappingPair,
     ScriptTable,
     SkippedEntries,
-    HeldOutOverlap,
     check_corpus,
     compute_percentiles,
 )

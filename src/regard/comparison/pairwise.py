@@ -47,8 +47,8 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
                      seed: int = BOOTSTRAP_SEED) -> ScoreDifferences:
     """Compare the hypotheses of two systems for the same references."""
     check_counts(first=first, second=second, references=references)
-    return ScoreDifferences(*(_score_difference(*(SentenceStatistics.of(metric, made, references)
-                                                  for made in (first, second)), draws, seed)
+    return ScoreDifferences(*(_score_difference(SentenceStatistics.of(metric, first, references),
+                                                SentenceStatistics.of(metric, second, references), draws, seed)
                               for metric in (BLEU(force=True), CHRF())))
 
 

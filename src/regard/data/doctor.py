@@ -24,8 +24,9 @@
     filters       the limits
 
 Pairs are counted in blocks, several times as fast as one by one, and memory does not grow with the corpus, except for
-the validation and test pairs: 64-bit hashes, about 90 bytes a pair, and about 4 KB a pair to find near-duplicates. Words are separated by white space. All numbers are exact
-except the number of distinct words above `MAX_DISTINCT_WORDS`, which is an estimate. Nothing is printed here.
+the validation and test pairs: 64-bit hashes, about 90 bytes a pair, and about 4 KB a pair to find near-duplicates.
+Words are separated by white space. All numbers are exact except the number of distinct words above
+`MAX_DISTINCT_WORDS`, which is an estimate. Nothing is printed here.
 """
 
 import math
@@ -105,8 +106,10 @@ def check_corpus(pairs: Iterable[SentencePair], filters: FilterConfig | None = N
     for block in split_blocks(filter_pairs(pairs, filters, dropped)):
         count_matches(rules, block, noticed)
         statistics.add(block)
-        for held_out in (*overlaps.values(), *near.values()):
-            held_out.compare(block)
+        for overlap in overlaps.values():
+            overlap.compare(block)
+        for index in near.values():
+            index.compare(block)
     for name, side in (("source", statistics.source), ("target", statistics.target)):
         _count_foreign_scripts(name, side, noticed)
     return DoctorReport(filters, dropped, noticed, statistics, overlaps.get("validation"),
@@ -236,8 +239,8 @@ def _overlap_warnings(name: str, overlap: "HeldOutOverlap", training: int) -> It
 def _near_warnings(name: str, near: NearDuplicates) -> Iterator[str]:
     if near.either:
         share = 100 * near.either / near.pairs
-        yield (f"{near.either:,} of {near.pairs:,} {name} pairs ({share:.1f}%) have a source or a target that is nearly "
-               "in the training data: scores on them measure memory too.")
+        yield (f"{near.either:,} of {near.pairs:,} {name} pairs ({share:.1f}%) have a near-duplicate of their source "
+               "or target in the training data: scores on them measure memory too.")
 
 
 def _overlap_table(name: str, overlap: "HeldOutOverlap | None") -> dict[str, Any] | None:

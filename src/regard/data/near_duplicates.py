@@ -8,14 +8,21 @@ Two texts are near-duplicates if the Jaccard similarity of their sets of charact
 
     J(A, T) = |A ∩ T| / |A ∪ T|
 
-Case, white space and Unicode normal form are ignored (`fold_text`), and equal texts are near-duplicates too. A text with
-fewer than five characters has one n-gram, itself, so that it equals only an equal text; an empty text equals none.
+Case, white space and Unicode normal form are ignored (`fold_text`), and equal texts are near-duplicates too. A text of
+fewer than five characters has one n-gram, itself, so that only an equal text is its near-duplicate; an empty text has
+no near-duplicates.
 
-Nothing is missed: only pairs of texts that cannot be similar enough are left out, by prefix filtering (Chaudhuri et al.
-2006; Bayardo et al. 2007), and the others are compared n-gram by n-gram. J(A, T) >= 0.8 requires |A ∩ T| >= 0.8 |A| and
->= 0.8 |T|. So with all n-grams in one order, the first common one is among the first |A| - ceil(0.8 |A|) + 1 of A, and
-likewise of T. The order begins with n-grams that no indexed text has, then has those of few indexed texts, so the first
-ones of a training text seldom lead to any indexed text. All arithmetic is in integers.
+Nothing is missed: only pairs of texts that cannot be similar enough are left out, and the others are compared n-gram by
+n-gram. Two filters leave them out:
+
+- Prefixes (Chaudhuri et al. 2006; Bayardo et al. 2007). J(A, T) >= 0.8 requires |A ∩ T| >= 0.8 |A| and >= 0.8 |T|. So
+  with all n-grams in one order, the first common one is among the first |A| - ceil(0.8 |A|) + 1 of A, and likewise of
+  T. The order begins with n-grams that no indexed text has, then has those of few indexed texts, so the first ones of
+  a training text lead to few indexed texts.
+- Bitmaps (Sandes et al. 2020). Every n-gram sets one of 256 bits. A bit that only one of two texts has comes from an
+  n-gram that only this one has; J(A, T) >= 0.8 allows (|A| + |T|) / 9 of these.
+
+All arithmetic is in integers.
 
 The index takes about 4 KB a pair; the training data is only passed through.
 """
@@ -23,6 +30,7 @@ The index takes about 4 KB a pair; the training data is only passed through.
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from regard.data.filters import EXAMPLES_KEPT, excerpt, fold_text
@@ -31,6 +39,8 @@ from regard.data.sources.text import Location, SentencePair
 NGRAM_CHARACTERS = 5
 MIN_SIMILARITY = (4, 5)
 """The Jaccard similarity from which on texts are near-duplicates, as a fraction: 4/5."""
+BITS = tuple(1 << bit for bit in range(256))
+"""The bits of a bitmap."""
 SLICE_CHARACTERS = 50_000
 """Longer texts are read in slices, until they have more n-grams than any near-duplicate could have."""
 
@@ -69,16 +79,18 @@ class NearDuplicates:
         self.first: list[NearDuplicate] = []
         """The first pairs found that are not equal on both sides, each validation or test pair once."""
         self._pairs = pairs
-        self._sides = [SimilarTexts([fold_text(pair[side]) for pair in pairs]) for side in (0, 1)]
+        self._sides = (SimilarTexts([fold_text(pair.source) for pair in pairs]),
+                       SimilarTexts([fold_text(pair.target) for pair in pairs]))
         self._found = [bytearray(self.pairs), bytearray(self.pairs)]
         self._both = bytearray(self.pairs)
 
     def compare(self, block: Iterable[SentencePair]) -> None:
         """Find the pairs that have near-duplicates among these training pairs."""
         for pair in block:
-            matches = [dict(side.search(fold_text(text))) for side, text in zip(self._sides, pair[:2], strict=True)]
-            if matches[0] or matches[1]:
-                self._add(pair, *matches)
+            sources = self._sides[0].search(fold_text(pair.source))
+            targets = self._sides[1].search(fold_text(pair.target))
+            if sources or targets:
+                self._add(pair, dict(sources), dict(targets))
 
     @property
     def source(self) -> int:
@@ -117,11 +129,11 @@ class NearDuplicates:
                     side.remove(number)
 
     def _example(self, number: int, training: SentencePair, source: float, target: float) -> NearDuplicate:
-        own, side = self._pairs[number], 0 if source else 1
-        name = "both" if source and target else ("source", "target")[side]
-        similarity = min(source, target) if name == "both" else source or target
-        return NearDuplicate(own.location, training.location, name, similarity, excerpt(own[side]),
-                             excerpt(training[side]))
+        own = self._pairs[number]
+        side = "both" if source and target else "source" if source else "target"
+        similarity = min(source, target) if source and target else source or target
+        texts = [pair.source if source else pair.target for pair in (own, training)]
+        return NearDuplicate(own.location, training.location, side, similarity, *map(excerpt, texts))
 
 
 class SimilarTexts:
@@ -147,6 +159,7 @@ class SimilarTexts:
         self._ranks = {ngram: rank for rank, ngram in enumerate(ordered)}
         """The place of every n-gram in the order: rare ones first."""
         self._ngrams = [array("L", sorted(map(self._ranks.__getitem__, character_ngrams(text)))) for text in distinct]
+        self._bitmaps = [*map(_bitmap, self._ngrams)]
         self._prefixes: dict[int, list[int]] = {}
         """The entries by the n-grams of their prefixes."""
         for entry, ranks in enumerate(self._ngrams):
@@ -163,22 +176,22 @@ class SimilarTexts:
         if prefix <= 0:
             return []
         known.sort()
-        entries: set[int] = set()
-        for rank in known[:prefix]:
-            if rank in self._prefixes:
-                entries.update(self._prefixes[rank])
+        entries = {*chain.from_iterable([self._prefixes.get(rank, ()) for rank in known[:prefix]])}
         if not entries:
             return []
-        ranks, (least, of) = set(known), MIN_SIMILARITY
+        least, of = MIN_SIMILARITY
+        bitmap, unknown = _bitmap(known), count - len(known)
+        ranks: set[int] = set()
         matches = []
         for entry in entries:
             own = self._ngrams[entry]
-            if of * len(own) < least * count or of * count < least * len(own):  # too short, or too long
+            both = count + len(own)
+            if (of + least) * (unknown + (bitmap ^ self._bitmaps[entry]).bit_count()) > (of - least) * both:
                 continue
+            ranks = ranks or {*known}
             common = len(ranks.intersection(own))
-            union = count + len(own) - common
-            if of * common >= least * union:
-                matches += [TextMatch(number, common / union) for number in self._members[entry]]
+            if (of + least) * common >= least * both:  # common / (both - common) >= least / of
+                matches += [TextMatch(number, common / (both - common)) for number in self._members[entry]]
         return matches
 
     def remove(self, number: int) -> None:
@@ -189,6 +202,14 @@ class SimilarTexts:
             members.remove(number)
             for rank in ranks[:_prefix_length(len(ranks), len(ranks))] if not members else ():
                 self._prefixes[rank].remove(entry)
+
+
+def _bitmap(ranks: Iterable[int]) -> int:
+    """A number with a bit for each of these n-grams, by its rank modulo the number of bits."""
+    bitmap, last = 0, len(BITS) - 1
+    for rank in ranks:
+        bitmap |= BITS[rank & last]
+    return bitmap
 
 
 def _prefix_length(count: int, known: int) -> int:

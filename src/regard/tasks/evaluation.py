@@ -14,7 +14,7 @@ Losses are computed with few logits in memory at a time, and without label smoot
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -167,8 +167,9 @@ class TranslationStatistics(NamedTuple):
 
     def scores(self, draws: int = 0) -> TranslationScores:
         """The scores, with confidence intervals of this many draws; 0 computes none."""
-        return TranslationScores(*(each.score for each in self), *(each.signature for each in self),
-                                 *(each.interval(draws) if draws else None for each in self))
+        bleu_interval, chrf_interval = (each.interval(draws) if draws else None for each in self)
+        return TranslationScores(self.bleu.score, self.chrf.score, self.bleu.signature, self.chrf.signature,
+                                 bleu_interval, chrf_interval)
 
 
 def translation_statistics(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False,
@@ -176,6 +177,15 @@ def translation_statistics(hypotheses: Sequence[str], references: Sequence[str],
     """The statistics of hypotheses, each with one reference; the arguments are those of `bleu`."""
     return TranslationStatistics(_bleu_statistics(hypotheses, references, lowercase, tokenize),
                                  _chrf_statistics(hypotheses, references, lowercase))
+
+
+def score_details(statistics: TranslationStatistics, sources: Sequence[str], hypotheses: Sequence[str],
+                  references: Sequence[str]) -> dict[str, Any]:
+    """What the record of a model has beside its scores: confidence intervals, and how its output is degenerate."""
+    scores, found = statistics.scores(BOOTSTRAP_DRAWS), find_degenerate(sources, hypotheses, references)
+    intervals = {"bleu_interval": scores.bleu_interval, "chrf_interval": scores.chrf_interval}
+    return {**{name: [*interval] for name, interval in intervals.items() if interval is not None},
+            **({"degenerate": [each.sentence for each in found]} if found else {})}
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False,

@@ -34,7 +34,7 @@ from regard.data.store import PairStore, Ragged
 from regard.data.tokenizer.interface import PairTokenizer
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
-from regard.tasks.evaluation import corpus_scores, translation_loss
+from regard.tasks.evaluation import score_details, translation_loss, translation_statistics
 from regard.tasks.load import make_task
 from regard.tasks.task import Task
 from regard.tasks.translator import Translator
@@ -332,10 +332,12 @@ class TranslationTask(TrainingTask):
         if not math.isfinite(loss):  # such a model cannot translate
             return ValidationResult({"loss": loss, "bleu": math.nan, "chrf": math.nan})
         outputs = [found.text for found in task.translate(self.sources, beams=1, length_penalty="none")]
-        scores = corpus_scores(outputs, self.targets)
+        statistics = translation_statistics(outputs, self.targets)
+        scores = statistics.scores()
         examples = tuple(map(ValidationExample, self.sources, self.targets, outputs))
         return ValidationResult({"loss": loss, "bleu": scores.bleu, "chrf": scores.chrf},
-                                examples[:self.settings.validation.samples_shown])
+                                examples[:self.settings.validation.samples_shown],
+                                lambda: score_details(statistics, self.sources, outputs, self.targets))
 
 
 def _ragged(rows: list[list[int]]) -> Ragged:
