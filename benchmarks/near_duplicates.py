@@ -23,8 +23,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from timing import hardware, table
-
 from regard.data import phrasebook
 from regard.data.doctor import check_corpus
 from regard.data.sources.formats import read_pairs
@@ -119,6 +117,8 @@ def main() -> None:
     if asked.check:
         check(asked.data, asked.test, near=asked.check == "with")
         return
+    from timing import hardware, table  # imports torch, whose memory a check does not need
+
     print(f"{hardware('cpu')}\n`{' '.join(['python', f'benchmarks/{Path(__file__).name}', *sys.argv[1:]])}`\n")
     measured: list[list[str]] = []
     with tempfile.TemporaryDirectory() as folder:
