@@ -8,7 +8,8 @@ way, of the references:
 
     empty      texts without a visible character
     copies     texts that equal their source, ignoring case, white space and Unicode normal form
-    constant   1 - distinct texts / distinct sources: how many sources share the text of another one
+    constant   1 - distinct texts / distinct sources: how many sources share the text of another one; without those
+               whose translation is empty
     repeated   texts of which at least half is one n-gram of 1 to 4 words, at least 4 times in a row; a text without
                spaces counts in characters
 
@@ -22,7 +23,7 @@ from typing import NamedTuple
 
 from regard.data.filters import fold_text, is_blank
 
-MIN_EXCESS: Mapping[str, float] = {"empty": 0.2, "copies": 0.2, "constant": 0.5, "repeated": 0.2}
+MIN_EXCESS: Mapping[str, float] = {"empty": 0.2, "copies": 0.2, "constant": 0.8, "repeated": 0.2}
 """From which excess over the references a share is degenerate, as a fraction of 1 - the share of the references."""
 MIN_TEXTS = 5
 """How many texts more than among the references there must be: a few prove nothing."""
@@ -62,13 +63,13 @@ def find_degenerate(sources: Sequence[str], hypotheses: Sequence[str],
 
 def _find_constant(sources: Sequence[str], hypotheses: Sequence[str],
                    references: Sequence[str]) -> tuple[DegenerateOutput, ...]:
-    first = {source: number for number, source in reversed([*enumerate(sources)])}  # one text of each source
-    made, wanted = (len({texts[number] for number in first.values()}) for texts in (hypotheses, references))
-    if not _is_degenerate("constant", len(first) - made, len(first) - wanted, len(first)):
+    chosen = {source: number for number, source in enumerate(sources) if not is_blank(hypotheses[number])}
+    made, wanted = (len({texts[number] for number in chosen.values()}) for texts in (hypotheses, references))
+    if not _is_degenerate("constant", len(chosen) - made, len(chosen) - wanted, len(chosen)):
         return ()
     only = f"have only {made:,} different translations" if made > 1 else "all have the same translation"
-    return (DegenerateOutput("constant", 1 - made / len(first), 1 - wanted / len(first),
-                             f"The {len(first):,} different sources {only}; the references are {wanted:,} different "
+    return (DegenerateOutput("constant", 1 - made / len(chosen), 1 - wanted / len(chosen),
+                             f"The {len(chosen):,} different sources {only}; the references are {wanted:,} different "
                              "texts."),)
 
 
