@@ -79,15 +79,15 @@ def write_tsv(path: Path, pairs: Iterator[Pair] | list[Pair]) -> None:
 
 
 def check(training: str, test: str, *, near: bool) -> None:
-    """Check the files in this process, and print the seconds, the peak memory in MB, and what was found."""
-    start = time.perf_counter()
+    """Check the files in this process, and print wall and CPU seconds, the peak memory in MB, and what was found."""
+    start, busy = time.perf_counter(), time.process_time()
     report = check_corpus(read_pairs([training]), test=read_pairs([test]), near_duplicates=near)
-    taken = time.perf_counter() - start
+    taken, busy = time.perf_counter() - start, time.process_time() - busy
     # Not getrusage: its peak is inherited from the process that started this one.
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     peak = int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
     found = report.near_duplicates.get("test")
-    print(report.read, taken, peak, *(() if found is None else (found.pairs, found.either)))
+    print(report.read, taken, busy, peak, *(() if found is None else (found.pairs, found.either)))
 
 
 def rows(name: str, training: Path, test: Path) -> Iterator[list[str]]:
@@ -95,9 +95,10 @@ def rows(name: str, training: Path, test: Path) -> Iterator[list[str]]:
     for option in ("without", "with"):
         command = [sys.executable, __file__, "--check", option, "--data", str(training), "--test", str(test)]
         result = subprocess.run(command, capture_output=True, text=True, check=True)
-        read, taken, peak, *found = map(float, result.stdout.split())
+        read, taken, busy, peak, *found = map(float, result.stdout.split())
         share = f"{100 * found[1] / found[0]:.1f}%" if found else ""
-        yield [name, option, f"{read:,.0f}", f"{taken:,.1f}", f"{read / taken:,.0f}", f"{peak:,.0f}", share]
+        yield [name, option, f"{read:,.0f}", f"{taken:,.1f}", f"{busy:,.1f}", f"{read / taken:,.0f}", f"{peak:,.0f}",
+               share]
 
 
 def main() -> None:
@@ -130,7 +131,7 @@ def main() -> None:
             write_tsv(test, pairs)
             write_tsv(training, training_pairs(kind, asked.pairs, pairs))
             measured += rows(kind, training, test)
-    print(table(["data", "search", "training pairs", "s", "pairs/s", "peak MB", "near-duplicates"], measured))
+    print(table(["data", "search", "training pairs", "s", "CPU s", "pairs/s", "peak MB", "near-duplicates"], measured))
 
 
 if __name__ == "__main__":
