@@ -108,7 +108,7 @@ def test_an_interval_encloses_its_fraction():
 
 @pytest.mark.thorough
 def test_two_thousand_sentences_take_little_time():
-    """Measured 0.15 s on an idle core; the limit leaves room for a busy machine."""
+    """Less than half a second as a rule; the limit leaves room for a busy machine."""
     texts = [HYPOTHESES[number % 30] for number in range(2000)], [REFERENCES[number % 30] for number in range(2000)]
     statistics = translation_statistics(*texts)
     start = time.process_time()

@@ -6,8 +6,8 @@
     statistics.interval()                      the 95 % confidence interval
 
 The bootstrap (Koehn 2004) draws as many sentences as the test set has, with replacement, and scores each draw as a
-whole. The 2.5th and the 97.5th percentile of these scores are the interval: where the score of another test set of the
-same kind and size would mostly be. It says nothing about texts of another kind.
+whole. The 2.5th and the 97.5th percentile of these scores are the interval: how much the score depends on which
+sentences happen to be in the test set. It says nothing about texts of another kind.
 
 BLEU and chrF depend on sums of integers over the sentences. sacrebleu counts those once for each sentence; a draw only
 says how often each sentence counts, so that all sums are one matrix product, and sacrebleu computes the score of each.
