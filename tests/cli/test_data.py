@@ -239,6 +239,27 @@ def test_training_and_validation_are_the_same(call, tables):
                        "first": [{"validation": "b.tsv:1", "training": "a.tsv:1"}]}  # fmt: skip
 
 
+@pytest.mark.thorough
+def test_near_duplicates_are_told_with_both_places(call, tables):
+    """Several files of each, in text and as JSON."""
+    files = {"a.tsv": GOOD + "We don't need it anymore.\tOn n'en veut plus.\n", "v.tsv": "new\tneuf\n",
+             "t1.tsv": "one\tun\n", "t2.tsv": "old\tvieux\nI don't need it anymore.\tAutre chose.\n"}
+    names = ("a.tsv", "--validation", "v.tsv", "--test", "t1.tsv", "--test", "t2.tsv")
+    out = call(*names, files=files, COLUMNS="100")[1]
+    assert "t2.tsv:2 ~ a.tsv:4  source, 0.86" in out
+    assert "66.67%" in out
+    found = tables(*names)
+    assert found["test_overlap"]["exact"] == 1
+    assert found["near_duplicates"]["validation"]["either"] == 0
+    near = found["near_duplicates"]["test"]
+    assert {key: near[key] for key in ("pairs", "source", "target", "either", "both")} == {
+        "pairs": 3, "source": 2, "target": 1, "either": 2, "both": 1}
+    assert [(one["test"], one["training"], one["side"]) for one in near["first"]] == [("t2.tsv:2", "a.tsv:4", "source")]
+    assert tables("a.tsv")["near_duplicates"] is None
+    code, _, said = call("a.tsv", "--validation", "-", "--test", "-", stdin=b"")
+    assert (code, "--validation and --test" in said) == (2, True)
+
+
 def test_normal_forms_are_mixed(call):
     out = call("a.tsv", files={"a.tsv": "cafe\u0301\tx\ncafé\ty\n"})[1]
     assert "The sources mix Unicode normal forms" in " ".join(out.split())

@@ -1,6 +1,7 @@
 """`regard evaluate`: what is told of each kind of model, on each kind of data."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from calling import call, idx, lines, tables
 import regard
 from regard.cli import options as models
 from regard.tasks import evaluation
-from regard.tasks.evaluation import evaluate_translator
+from regard.tasks.evaluation import corpus_scores, evaluate_translator
+from regard.tasks.translator import Translator
 
 PAIRS = texting.pairs()[:6]
 
@@ -34,7 +36,9 @@ def test_a_translator(place, tmp_path):
     (found,) = tables("evaluate", place / "translator", place / "pairs.tsv", "--beam", "2", "-o", tmp_path / "out")
     assert (found["pairs"], found["beam"], found["tokens"], found["cut"]) == (6, 2, want.loss.tokens, want.cut)
     assert found["bleu"] == pytest.approx(want.scores.bleu)
-    assert (found["bleu_signature"], found["chrf_signature"]) == want.scores[2:]
+    assert (found["bleu_signature"], found["chrf_signature"]) == want.scores[2:4]
+    assert [found["bleu_interval"], found["chrf_interval"]] == [pytest.approx([*one]) for one in want.scores[4:]]
+    assert found["degenerate"] == [one._asdict() for one in want.degenerate]
     assert found["loss"] == pytest.approx(want.loss.mean)
     assert found["perplexity"] == pytest.approx(math.exp(want.loss.mean))
     assert found["by_length"] == [pytest.approx(bucket._asdict()) for bucket in want.by_length]
@@ -51,6 +55,25 @@ def test_a_table(place):
     for part in ("6 pairs", "BLEU", "case:lc", "tok:char", "chrF signature", "perplexity", "beam size 1"):
         assert part in text
     assert out[-1].split()[:2] == ["0-10", "6"] or "11-20" in text
+
+
+def test_intervals_and_degenerate_translations_are_told(place, tmp_path, monkeypatch):
+    """A model that copies: the share is told, and the score with its interval in brackets."""
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, **options: [
+        SimpleNamespace(text=text, cut=False) for text in texts])
+    text = " ".join(lines("evaluate", place / "translator", place / "pairs.tsv"))
+    found = corpus_scores(*zip(*PAIRS, strict=True), draws=1000)
+    assert f"{found.chrf:.2f} [{found.chrf_interval.low:.2f}, {found.chrf_interval.high:.2f}]" in text
+    assert f"{found.bleu:.2f} [{found.bleu_interval.low:.2f}, {found.bleu_interval.high:.2f}]" in text
+    for part in ("95%", "1,000", "Warning: 100% of the translations"):
+        assert part in " ".join(text.split())
+    (table,) = tables("evaluate", place / "translator", place / "pairs.tsv")
+    (one,) = table["degenerate"]
+    assert (one["kind"], one["share"], one["reference_share"]) == ("copies", 1.0, 0.0)
+    (tmp_path / "one.tsv").write_text("\t".join(PAIRS[0]) + "\n")
+    (table,) = tables("evaluate", place / "translator", tmp_path / "one.tsv")
+    assert (table["bleu_interval"], table["chrf_interval"], table["degenerate"]) == (None, None, [])
+    assert "[" not in " ".join(lines("evaluate", place / "translator", tmp_path / "one.tsv"))
 
 
 def test_what_is_there_is_not_written_over(place, tmp_path):

@@ -26,7 +26,7 @@ def model(tmp_path):
     made = texting.translator()
     record = {**RECORD, "data": {"source_lang": "en", "target_lang": "fr", "pairs": 1234, "validation_fraction": 0.1,
                                  "validation_examples": 50, "files": ["pairs.tsv " + "a" * 64]},
-              "scores": {"step": 60, "bleu": 41.25}}
+              "scores": {"step": 60, "bleu": 41.25, "bleu_interval": [40.5, 42.0]}}
     make_task(made.model, made.config, tokenizer=made.tokenizer, record=record).save(tmp_path / "model")
     return tmp_path / "model"
 
@@ -42,8 +42,8 @@ def stored(tmp_path):
 def test_a_model(model):
     text = "\n".join(lines("info", model))
     task = regard.load(model)
-    for part in ("translation", "English (en) to French (fr)", "encoder-decoder", "transformer-tiny", "BLEU 41.25",
-                 f"{task.config.parameters():,}", "step 60", "50 pairs held out", "1,234 pairs (pairs.tsv)",
+    for part in ("translation", "English (en) to French (fr)", "encoder-decoder", "transformer-tiny",
+                 "BLEU 41.25 [40.5, 42]", f"{task.config.parameters():,}", "step 60", "50 pairs held out", "1,234 pairs (pairs.tsv)",
                  regard.__version__, f"regard translate {model}", f"regard.load('{model}').translate("):
         assert part in " ".join(text.split()), part
 
@@ -59,7 +59,8 @@ def test_json(model):
     task = regard.load(model)
     assert (found["task"], found["source_lang"], found["target_lang"]) == ("translation", "en", "fr")
     assert found["parameters"] == task.config.parameters()
-    assert (found["scores"], found["files"], found["pairs"]) == ({"step": 60, "bleu": 41.25}, ["pairs.tsv"], 1234)
+    scores = {"step": 60, "bleu": 41.25, "bleu_interval": [40.5, 42.0]}
+    assert (found["scores"], found["files"], found["pairs"]) == (scores, ["pairs.tsv"], 1234)
     assert found["vocab_sizes"] == [*task.vocabularies]
     assert found["model_bytes"] == sum(one.length for one in folders.read_manifest(model).files.values())
     assert found["training"] is None

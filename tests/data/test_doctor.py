@@ -17,11 +17,11 @@ from regard.data.doctor import (
     FINDINGS_SHOWN,
     CorpusStatistics,
     DistinctWords,
+    HeldOutOverlap,
     LengthCorrelation,
     OverlappingPair,
     ScriptTable,
     SkippedEntries,
-    ValidationOverlap,
     check_corpus,
     compute_percentiles,
 )
@@ -100,6 +100,8 @@ PERCENTILES = {"5": "int", "50": "int", "95": "int", "99": "int", "max": "int"}
 SIDE = {"characters": "int", "words": "int", "distinct_words": "int", "distinct_words_exact": "bool",
         "scripts": {"LATIN": "int"}, "composed": "int", "decomposed": "int", "characters_per_text": PERCENTILES,
         "words_per_text": PERCENTILES}  # fmt: skip
+NEAR = dict.fromkeys(("pairs", "source", "target", "either", "both"), "int")
+EXAMPLE = {"training": "str", "side": "str", "similarity": "float", "text": "str", "training_text": "str"}
 TABLES = {
     "pairs": {"read": "int", "kept": "int", "dropped": "int"},
     "left_out": {"fuzzy": COUNTED},
@@ -112,6 +114,10 @@ TABLES = {
     "agreement": "float",
     "overlap": {"validation": "int", "exact": "int", "folded": "int", "sources": "int",
                 "first": [{"validation": "str", "training": "str"}]},
+    "test_overlap": {"test": "int", "exact": "int", "folded": "int", "sources": "int",
+                     "first": [{"test": "str", "training": "str"}]},
+    "near_duplicates": {"validation": {**NEAR, "first": [{"validation": "str", **EXAMPLE}]},
+                        "test": {**NEAR, "first": []}},
     "warnings": ["str"],
     "look_at": [{"where": "str", "rule": "str", "what": "str", "source": "str", "target": "str"}],
     "filters": {"max_words": "int", "max_characters": "int", "max_length_ratio": "float", "min_ratio_characters": "int",
@@ -123,7 +129,8 @@ def test_the_keys_stay():
     left_out = SkippedEntries()
     left_out(Location("x.po", 3), "fuzzy")
     data = pairs([("one", "uno"), ("twothree", "dos"), ("twothree", "cafÃ©"), ("", "d")])
-    tables = check_corpus(data, validation=pairs([("One", "uno"), ("e", "f")], "dev.tsv"), skipped=left_out).tables()
+    tables = check_corpus(data, validation=pairs([("One", "uno"), ("Twothree", "f")], "dev.tsv"),
+                          test=pairs([("one", "uno")], "test.tsv"), near_duplicates=True, skipped=left_out).tables()
     assert shape(tables) == TABLES
     assert list(tables) == list(TABLES)
     assert json.loads(json.dumps(tables)) == tables
@@ -375,7 +382,7 @@ def pairs_of_overlap(file, texts):
 @given(st.lists(st.tuples(TEXT_OVERLAP, TEXT_OVERLAP), max_size=12),
        st.lists(st.lists(st.tuples(TEXT_OVERLAP, TEXT_OVERLAP), max_size=6), max_size=4))
 def test_it_counts_what_sets_count(validation, training):
-    overlap = ValidationOverlap(pairs_of_overlap("dev", validation))
+    overlap = HeldOutOverlap(pairs_of_overlap("dev", validation))
     for block in training:
         overlap.compare(pairs_of_overlap("train", block))
     texts = [both for block in training for both in block]
@@ -387,8 +394,8 @@ def test_it_counts_what_sets_count(validation, training):
 
 
 def test_the_first_places_are_told():
-    overlap = ValidationOverlap([*pairs_of_overlap("dev.tsv", [("x", "y"), ("a", "b")]),
-                                 *pairs_of_overlap("more.tsv", [("c", "d")])])
+    overlap = HeldOutOverlap([*pairs_of_overlap("dev.tsv", [("x", "y"), ("a", "b")]),
+                              *pairs_of_overlap("more.tsv", [("c", "d")])])
     overlap.compare(pairs_of_overlap("train.tsv", [("n", "n"), ("C", "d "), ("a", "b"), ("a", "b")]))
     assert overlap.first == [
         OverlappingPair(Location("more.tsv", 1), Location("train.tsv", 2)),
@@ -399,7 +406,7 @@ def test_the_first_places_are_told():
 
 @pytest.mark.parametrize("validation", [[], [("a", "b")]])
 def test_nothing_to_compare(validation):
-    overlap = ValidationOverlap(pairs_of_overlap("dev", validation))
+    overlap = HeldOutOverlap(pairs_of_overlap("dev", validation))
     overlap.compare([])
     overlap.compare(pairs_of_overlap("train", [("x", "y")]))
     assert (overlap.exact, overlap.folded, overlap.sources, overlap.first) == (0, 0, 0, [])

@@ -62,6 +62,21 @@ def test_scores_say_what_they_were_measured_on(data, part):
     assert "step 6,000" in text
 
 
+def test_scores_with_intervals():
+    scores = {**TRAINED["scores"], "chrf": 60.0, "bleu_interval": [40.123, 42.456], "degenerate": ["92% `are` <b>."]}
+    text = card(record={**TRAINED, "scores": scores})
+    assert "| BLEU | `41.25` [40.12, 42.46] |\n" in text
+    assert "| chrF | `60` |\n" in text
+    assert "95 % confidence intervals" in text
+    assert "**Warning:** 92% 'are'" in text
+    assert "interval |" not in text
+    plain = card(record=TRAINED)
+    assert "95 %" not in plain
+    assert "**Warning" not in plain
+    for odd in (None, 3, [1], ["a", "b"], {"low": 1}):  # what somebody wrote into a config.toml
+        assert "| BLEU | `41.25` |" in card(record={**TRAINED, "scores": {**scores, "bleu_interval": odd}})
+
+
 def test_settings_and_counts():
     text = card(record=TRAINED)
     assert "4,995 pairs" in text

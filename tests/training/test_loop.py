@@ -22,6 +22,7 @@ from regard.training.loop import (
     PATIENCE_STARTS,
     TrainingError,
     TrainingState,
+    report_end,
     stop_reason,
     stored_training_state,
 )
@@ -342,3 +343,33 @@ def test_of_equal_scores_the_lower_loss_is_the_best(tmp_path, limit, version, be
                                                                                   strict=True)))
     state = made.training.run(TrainingState(early_stopping=version))
     assert (state.best, state.best_step, state.waited) == (0.0, best, waited)
+
+
+def test_details_are_computed_for_the_best_model_and_resumed_with_it(tmp_path):
+    """Only then, and told at the end: also by a training that was resumed after its best step, or had ended."""
+    asked = []
+
+    def validate(task):
+        step = len(asked) + 1
+        loss = next(found)
+        return ValidationResult({"loss": loss, "bleu": 10.0}, details=lambda: asked.append(step) or {
+            "bleu_interval": [9.0, 11.0 + loss], "degenerate": [f"{step}% of them."]})
+
+    made = Made(tmp_path / "checkpoints", Line(), settings(steps=4, every=1, store=1))
+    found, made.training.training_task.validate = iter([9.0, 8.0, 8.5, 9.0]), validate
+    state = made.training.run(TrainingState())
+    assert (asked, state.best_step) == ([1, 2], 2)
+    assert state.best_details == {"bleu_interval": [9.0, 19.0], "degenerate": ["2% of them."]}
+    note, ended = made.told[-2:]
+    assert (note.warning, "2% of them." in note.text, "step 2" in note.text) == (True, True, True)
+    assert ended.intervals == {"bleu": [9.0, 19.0]}
+    stored = made.training.checkpoints.load()
+    assert "best_details" not in stored.snapshot.values["standing"]  # which earlier versions read
+    assert stored_training_state(stored.snapshot).best_details == state.best_details
+    told = []
+    report_end(ALL_STEPS_DONE, stored_training_state(stored.snapshot), settings(steps=4), told.append)
+    assert told[0] == note
+    assert told[1].intervals == ended.intervals
+    without = replace(stored.snapshot, values={name: value for name, value in stored.snapshot.values.items()
+                                               if name != "best_details"})
+    assert stored_training_state(without).best_details is None

@@ -357,6 +357,8 @@ def test_no_number_is_said_to_be_none():
 @pytest.mark.parametrize(("event", "parts"), [
     (TrainingEnded("all steps are done", 16_000, 16_000, {"loss": 1.2, "bleu": 43.4, "chrf": 65.87}, 151),
      ["Finished 16,000 steps in 2:31.", "step 16,000 (BLEU 43.40, chrF 65.87)."]),
+    (TrainingEnded("all steps are done", 9, 9, {"loss": 1.2, "bleu": 43.4}, 151, intervals={"bleu": [42.1, 44.678]}),
+     ["(BLEU 43.40 [42.10, 44.68])", "95%"]),
     (TrainingEnded("all steps are done", 1, 1, {"loss": 1.2}, 1), ["Finished 1 step in 0:01.", "(loss 1.200)"]),
     (TrainingEnded("the time limit is reached", 420, 400, {"loss": 1.2}, 60, 420), ["420 steps", "1:00", "time limit"]),
     (TrainingEnded("the score has stopped improving", 900, 300, {"bleu": 1.0}, 60, 1600, 6),

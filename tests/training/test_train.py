@@ -97,7 +97,9 @@ def test_the_config_tells_how_it_came_to_be(finished, data):
     assert config["data"]["files"] == [f"pairs.tsv {digest}"]
     assert (config["model"]["width"], config["tokenizer"]["vocab_size"]) == (16, 330)
     assert (config["training"]["schedule"]["max_steps"], config["training"]["validation"]["metric"]) == (6, "loss")
-    assert config["scores"] == {"step": outcome.state.best_step, **outcome.state.best_scores}
+    state = outcome.state
+    assert config["scores"] == {"step": state.best_step, **state.best_scores, **state.best_details}
+    assert {"bleu_interval", "chrf_interval"} <= {*state.best_details}
     assert set(config) == {"recipe", "model", "special", "alignment", "data", "training", "tokenizer", "scores"}
 
 

@@ -62,7 +62,7 @@ def data() -> None:
 @with_examples("""
     regard data check pairs.tsv
     regard data check train.en train.fr        # sources and targets
-    regard data check pairs.tsv --validation valid.tsv
+    regard data check pairs.tsv --validation valid.tsv --test test.tsv
     regard data check pairs.tsv --max-words 100 --max-length-ratio 3
     regard data check corpus.tmx --source en --target fr --json > report.json
 """)
@@ -72,7 +72,10 @@ def check(
         "also compressed with gzip. - is standard input.")],
     validation: Annotated[Several, typer.Option(
         metavar="FILE", rich_help_panel=DATA_PANEL,
-        help="Validation data, to find pairs that are also in DATA; repeat for each file.")] = None,
+        help="Validation data, to find pairs that are also in DATA, or nearly; repeat for each file.")] = None,
+    test: Annotated[Several, typer.Option(
+        "--test", metavar="FILE", rich_help_panel=DATA_PANEL,
+        help="Test data, likewise; repeat for each file.")] = None,
     source: SourceOption = None,
     target: TargetOption = None,
     format: FormatOption = None,
@@ -97,8 +100,9 @@ def check(
     """Check sentence pairs before training on them.
 
     Prints how many pairs are kept, and which are skipped and why, with line numbers; lengths and vocabulary; suspicious
-    encodings; the overlap of validation and training data; the lines to look at first; and how long a training with the
-    defaults of `regard train` would take. Exit code 2: the data cannot be read, or no pair is left.
+    encodings; which validation and test pairs are in the training data, or nearly (character 5-grams with a Jaccard
+    similarity of 0.8 or more); the lines to look at first; and how long a training with the defaults of `regard train`
+    would take. Exit code 2: the data cannot be read, or no pair is left.
     """
     from regard.data import doctor
     from regard.data.sources import formats
@@ -108,20 +112,24 @@ def check(
     skipped = doctor.SkippedEntries()
     try:
         filters = _make_filters(max_words, max_characters, max_length_ratio, drop or (), keep or ())
-        if "-" in data and "-" in (validation or ()):
-            raise DataError("standard input: DATA and --validation both name it, but it can be read only once. Save it "
-                            "to a file first.")
+        named = [name for name, files in (("DATA", data), ("--validation", validation), ("--test", test))
+                 if "-" in (files or ())]
+        if len(named) > 1:
+            raise DataError(f"standard input: {' and '.join(named)} name it, but it can be read only once. Save it to "
+                            "a file first.")
         try:
             pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
-            validation_pairs = None if not validation else formats.read_pairs(
-                validation, source=source, target=target, format=format, skipped=skipped)
+            validation_pairs, test_pairs = (
+                formats.read_pairs(files, source=source, target=target, format=format, skipped=skipped)
+                if files else None for files in (validation, test))
         except ValueError as error:  # a wrong argument
             raise DataError(str(error)) from error
         found = doctor.check_corpus(pairs if quiet else show_count(pairs, "pairs", sys.stderr), filters,
-                                    validation=validation_pairs, skipped=skipped)
+                                    validation=validation_pairs, test=test_pairs, near_duplicates=True,
+                                    skipped=skipped)
     except (DataError, ConfigError) as error:
         fail(str(error))
-    say_notes([*pairs.log.notes, *(() if validation_pairs is None else validation_pairs.log.notes)])
+    say_notes([note for each in (pairs, validation_pairs, test_pairs) if each is not None for note in each.log.notes])
     estimates = _estimate_training(found)
     if as_json:
         tables = {**found.tables(), "estimate": {name: asdict(each) for name, each in estimates.items()} or None}
@@ -191,15 +199,9 @@ def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
             terminal.text(escape_unprintable(_format_places(entry["first"], entry["count"])), "      ")
     if report.kept:
         _draw_sizes(tables, terminal)
-    overlap = tables["overlap"]
-    if overlap is not None:
-        terminal.heading("Validation pairs that are also in the training data")
-        whole = overlap["validation"]
-        names = {"exact": "identical", "folded": "same except case and spaces", "sources": "same source"}
-        found = [[name, f"{overlap[key]:,}", _percent(overlap[key], whole)] for key, name in names.items()]
-        _draw_columns(terminal, [["validation pairs", f"{whole:,}", ""], *found])
-        for both in overlap["first"]:
-            terminal.text(escape_unprintable(f"{both['validation']} = {both['training']}"), "  ")
+    for name, key in (("validation", "overlap"), ("test", "test_overlap")):
+        if tables[key] is not None:
+            _draw_overlap(name, tables[key], (tables["near_duplicates"] or {}).get(name), terminal)
     if tables["look_at"]:
         terminal.heading("Lines to look at first")
     for finding in tables["look_at"]:
@@ -210,6 +212,30 @@ def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
         terminal.heading("Warnings")
     for warning in tables["warnings"]:
         terminal.text(escape_unprintable(warning), "  ")
+
+
+def _draw_overlap(name: str, overlap: dict[str, Any], near: dict[str, Any] | None, terminal: Terminal) -> None:
+    """Print which validation or test pairs are in the training data, and which nearly are."""
+    whole = overlap[name]
+    terminal.heading(f"{name.capitalize()} pairs that are also in the training data")
+    names = {"exact": "identical", "folded": "same except case and spaces", "sources": "same source"}
+    found = [[text, f"{overlap[key]:,}", _percent(overlap[key], whole)] for key, text in names.items()]
+    _draw_columns(terminal, [[f"{name} pairs", f"{whole:,}", ""], *found])
+    for both in overlap["first"]:
+        terminal.text(escape_unprintable(f"{both[name]} = {both['training']}"), "  ")
+    if near is None or not whole:
+        return
+    terminal.heading(f"{name.capitalize()} pairs with near-duplicates in the training data")
+    names = {"source": "similar source", "target": "similar target", "either": "similar source or target",
+             "both": "both similar to one training pair"}
+    _draw_columns(terminal, [[text, f"{near[key]:,}", _percent(near[key], whole)] for key, text in names.items()])
+    terminal.text("Similar: at least 0.8 of the character 5-grams of both texts are common (Jaccard); equal texts are "
+                  "included.", "  ")
+    for both in near["first"]:
+        where = f"{both[name]} ~ {both['training']}  {both['side']}, {both['similarity']:.2f}"
+        terminal.text(escape_unprintable(where), "  ")
+        for text in (both["text"], both["training_text"]):
+            terminal.text(escape_unprintable(text.strip(" ")), "      ")
 
 
 def _estimate_training(report: "DoctorReport") -> "dict[str, TrainingEstimate]":

@@ -85,9 +85,10 @@ def evaluate(
 ) -> None:
     """Score a model on test data.
 
-    Use data that the model was not trained on. A translator gets BLEU and chrF with their sacreBLEU signatures and the
-    loss, also by source length; a language model loss, perplexity and bits per character; a masked language model the
-    loss of masked tokens; a classifier accuracy and loss.
+    Use data that the model was not trained on. A translator gets BLEU and chrF with 95% confidence intervals and
+    sacreBLEU signatures and the loss, also by source length, and a warning if its translations are degenerate: empty,
+    copied, all alike or repetitive. A language model gets loss, perplexity and bits per character; a masked language
+    model the loss of masked tokens; a classifier accuracy and loss.
     """
     from regard.tasks.classifier import Classifier
     from regard.tasks.completer import Completer
@@ -136,9 +137,10 @@ def _evaluate_translator(task: "Translator", pairs: "PairCorpus", output: str | 
         write_file(Path(output), "".join(lines).encode("utf-8", "backslashreplace"), overwrite=False)
     scores = found.scores
     return {"task": "translator", "pairs": len(given), "beam": options["beams"],
-            "bleu": scores.bleu, "bleu_signature": scores.bleu_signature,
-            "chrf": scores.chrf, "chrf_signature": scores.chrf_signature,
-            **_loss_table(found.loss), "cut": found.cut, "by_length": [bucket._asdict() for bucket in found.by_length]}
+            "bleu": scores.bleu, "bleu_interval": scores.bleu_interval, "bleu_signature": scores.bleu_signature,
+            "chrf": scores.chrf, "chrf_interval": scores.chrf_interval, "chrf_signature": scores.chrf_signature,
+            **_loss_table(found.loss), "cut": found.cut, "by_length": [bucket._asdict() for bucket in found.by_length],
+            "degenerate": [each._asdict() for each in found.degenerate]}
 
 
 def _evaluate_completer(task: "Completer", data: Sequence[str], window: int | None) -> Table:
@@ -213,6 +215,8 @@ def _loss_table(loss: "TokenLoss") -> Table:
 
 def _draw_table(found: Table, terminal: Terminal) -> None:
     terminal.table(_result_rows(found))
+    for each in found.get("degenerate", ()):
+        terminal.text(f"Warning: {each['sentence']}")
     buckets = found.get("by_length", ())
     if buckets:
         terminal.heading("By source length")
@@ -227,6 +231,8 @@ def _draw_table(found: Table, terminal: Terminal) -> None:
 
 def _result_rows(found: Table) -> dict[str, str]:
     """The results by name, in words; losses are in nats."""
+    from regard.tasks.bootstrap import BOOTSTRAP_DRAWS
+
     if found["task"] == "classifier":
         return {"Accuracy": f"{100 * found['accuracy']:.2f}% ({found['correct']:,} of {found['examples']:,})",
                 "Loss": f"{found['loss']:.4f}"}
@@ -237,7 +243,14 @@ def _result_rows(found: Table) -> dict[str, str]:
     if found["task"] == "filler":
         return {**loss, "Test data": f"{plural(found['texts'], 'text')}, {plural(found['tokens'], 'masked token')}"}
     cut = f"; {plural(found['cut'], 'translation')} reached the maximum length" if found["cut"] else ""
-    return {"BLEU": f"{found['bleu']:.2f}", "chrF": f"{found['chrf']:.2f}", **loss,
+    brackets = {} if found["bleu_interval"] is None else {
+        "Brackets": f"95% confidence intervals (bootstrap over the test pairs, {BOOTSTRAP_DRAWS:,} draws)"}
+    return {"BLEU": _format_score(found["bleu"], found["bleu_interval"]),
+            "chrF": _format_score(found["chrf"], found["chrf_interval"]), **brackets, **loss,
             "Test data": f"{plural(found['pairs'], 'pair')}, {plural(found['tokens'], 'target token')}",
             "Search": f"beam size {found['beam']}{cut}",
             "BLEU signature": found["bleu_signature"], "chrF signature": found["chrf_signature"]}
+
+
+def _format_score(value: float, interval: Sequence[float] | None) -> str:
+    return f"{value:.2f}" if interval is None else f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"

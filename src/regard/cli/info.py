@@ -116,14 +116,16 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
 
 
 def _format_scores(found: "ModelInfo") -> str:
-    from regard.tasks.card import validation_data
+    from regard.tasks.card import INTERVAL_SUFFIX, format_interval, validation_data
 
-    scores = {name: value for name, value in found.record.get("scores", {}).items() if isinstance(value, int | float)}
+    stored = found.record.get("scores", {})
+    scores = {name: value for name, value in stored.items() if isinstance(value, int | float)}
     step = scores.pop("step", None)
     if not scores:
         return ""
     names = {"bleu": "BLEU", "chrf": "chrF"}
-    shown = ", ".join(f"{names.get(name, name)} {value:.4g}" for name, value in scores.items())
+    shown = ", ".join(f"{names.get(name, name)} {value:.4g}{format_interval(stored.get(name + INTERVAL_SUFFIX))}"
+                      for name, value in scores.items())
     on = validation_data(found.record).replace("`", "")
     return f"{shown} (step {step:,}, on {on})" if step is not None else f"{shown} (on {on})"
 

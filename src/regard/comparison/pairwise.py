@@ -4,30 +4,23 @@
     paired_bootstrap(first, second, references)             differences of BLEU and chrF with range and p-value
 
 The paired bootstrap (Koehn 2004) draws the test set a thousand times with replacement, the same sentences for both
-systems, and scores each draw as a whole. `low` and `high` enclose 95 % of the differences. `p` is how often a
-difference as large as the real one would be drawn if there were none: drawn differences minus their mean, two-sided,
-with one added to both counts so that it is never 0. BLEU and chrF are computed from sums of sentence statistics, so a
-thousand draws cost little more than one.
-
-Legend: S sentences, K statistics of a sentence, R draws.
+systems, and scores each draw as a whole (`regard.tasks.bootstrap`). `low` and `high` enclose 95 % of the differences.
+`p` is how often a difference as large as the real one would be drawn if there were none: drawn differences minus their
+mean, two-sided, with one added to both counts so that it is never 0.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from regard._version import __version__
 from regard.tasks import evaluation
+from regard.tasks.bootstrap import BOOTSTRAP_DRAWS, BOOTSTRAP_SEED, SentenceStatistics, percentile_interval
 from regard.tasks.evaluation import TranslationEvaluation, check_counts
 from regard.tasks.translator import Translator
-
-BOOTSTRAP_DRAWS, BOOTSTRAP_SEED = 1000, 1
-CONFIDENCE = 0.95
-"""The fraction of the differences between `low` and `high`."""
 
 
 class ScoreDifference(NamedTuple):
@@ -54,8 +47,8 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
                      seed: int = BOOTSTRAP_SEED) -> ScoreDifferences:
     """Compare the hypotheses of two systems for the same references."""
     check_counts(first=first, second=second, references=references)
-    chosen_RS = np.random.default_rng(seed).integers(len(references), size=(draws, len(references)))
-    return ScoreDifferences(*(_bootstrap_metric(metric, first, second, references, chosen_RS)
+    return ScoreDifferences(*(_score_difference(SentenceStatistics.of(metric, first, references),
+                                                SentenceStatistics.of(metric, second, references), draws, seed)
                               for metric in (BLEU(force=True), CHRF())))
 
 
@@ -67,25 +60,11 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
             for made, wanted in zip(hypotheses, references, strict=True)]
 
 
-def _bootstrap_metric(metric: "BLEU | CHRF", first: Sequence[str], second: Sequence[str], references: Sequence[str],
-                      chosen_RS: NDArray[np.int64]) -> ScoreDifference:
-    counts = [_sentence_statistics(metric, made, references) for made in (first, second)]
-    whole = [_score_sums(metric, counts_SK.sum(0)) for counts_SK in counts]
-    drawn = np.array([[_score_sums(metric, counts_SK[row].sum(0)) for row in chosen_RS] for counts_SK in counts])
-    apart, real = drawn[1] - drawn[0], whole[1] - whole[0]
-    edge = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(apart, [edge, 1 - edge])
+def _score_difference(first: SentenceStatistics, second: SentenceStatistics, draws: int, seed: int) -> ScoreDifference:
+    real = second.score - first.score
+    apart = second.resampled_scores(draws, seed) - first.resampled_scores(draws, seed)  # of the same sentences
     as_large = int((np.abs(apart - apart.mean()) >= abs(real)).sum())
-    return ScoreDifference(whole[0], whole[1], real, float(low), float(high), (as_large + 1) / (len(chosen_RS) + 1))
-
-
-def _sentence_statistics(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
-    """The sufficient statistics of each sentence, (S, K)."""
-    return np.array(metric._extract_corpus_statistics([*hypotheses], [[*references]]))
-
-
-def _score_sums(metric: Any, sums_K: NDArray[np.int64]) -> float:
-    return float(metric._compute_score_from_stats([int(value) for value in sums_K]).score)
+    return ScoreDifference(first.score, second.score, real, *percentile_interval(apart), (as_large + 1) / (draws + 1))
 
 
 PAIRWISE_VERSION = 1
@@ -118,6 +97,7 @@ def compare_models(first: NamedTranslator, second: NamedTranslator, pairs: Seque
 
 def _model_table(name: str, task: Translator, found: TranslationEvaluation) -> Table:
     return {"name": name, "parameters": task.config.parameters(), "bleu": found.scores.bleu, "chrf": found.scores.chrf,
+            "bleu_interval": found.scores.bleu_interval, "chrf_interval": found.scores.chrf_interval,
             "loss": found.loss.mean, "cut": found.cut,
             "by_length": [bucket._asdict() for bucket in found.by_length],
             "signatures": {"bleu": found.scores.bleu_signature, "chrf": found.scores.chrf_signature}}

@@ -13,13 +13,20 @@
     agreement     correlation of the lengths of the two sides; null where there is none
     overlap       null without validation data; else validation (its pairs that are kept), exact, folded, sources
                   (how many of these are in the training data) and first [{validation, training}]
+    test_overlap  the same of the test data, with `test` in place of `validation`
+    near_duplicates
+                  null where they were not looked for; else a table for "validation" and one for "test", where given:
+                  pairs (that are kept), source, target, either, both (how many of these have a near-duplicate in the
+                  training data: see `regard.data.near_duplicates`) and first [{validation or test, training, side,
+                  similarity, text, training_text}], texts shortened
     warnings      sentences
     look_at       [{where, rule, what, source, target}], texts shortened
     filters       the limits
 
 Pairs are counted in blocks, several times as fast as one by one, and memory does not grow with the corpus, except for
-the validation pairs: 64-bit hashes, about 90 bytes a pair. Words are separated by white space. All numbers are exact
-except the number of distinct words above `MAX_DISTINCT_WORDS`, which is an estimate. Nothing is printed here.
+the validation and test pairs: 64-bit hashes, about 90 bytes a pair, and about 4 KB a pair to find near-duplicates.
+Words are separated by white space. All numbers are exact except the number of distinct words above
+`MAX_DISTINCT_WORDS`, which is an estimate. Nothing is printed here.
 """
 
 import math
@@ -28,7 +35,7 @@ import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import mul
 from typing import Any, NamedTuple
@@ -56,6 +63,7 @@ from regard.data.filters import (
     split_blocks,
     start_rules,
 )
+from regard.data.near_duplicates import NearDuplicates
 from regard.data.sources.text import Location, SentencePair
 
 FINDINGS_SHOWN = 10
@@ -74,26 +82,38 @@ _BEYOND_LATIN = re.compile(r"[\u0370-\u1dff\u1f00-\u1fff\u2c00-\U0010ffff]")
 
 def check_corpus(pairs: Iterable[SentencePair], filters: FilterConfig | None = None, *,
                  validation: Iterable[SentencePair] | None = None,
+                 test: Iterable[SentencePair] | None = None, near_duplicates: bool = False,
                  skipped: "SkippedEntries | None" = None) -> "DoctorReport":
     """Read a corpus once and report on it.
 
     Args:
-        validation: the validation pairs; they pass the same filters, and are read first.
+        validation, test: the validation and test pairs; they pass the same filters, and are read first.
+        near_duplicates: also look for near-duplicates of these pairs in the corpus, which takes several times as long.
         skipped: the callback of the reader of `pairs`, which has counted what the reader skipped.
     """
     filters = filters or FilterConfig()
     others = [name for name in RULE_NAMES if name not in filters.drop]
     dropped, noticed, statistics = RuleTally(filters.drop), RuleTally([*others, SCRIPT_RULE]), CorpusStatistics()
-    overlap = None if validation is None else ValidationOverlap(filter_pairs(validation, filters))
+    overlaps, near = dict[str, HeldOutOverlap](), dict[str, NearDuplicates]()
+    for name, held_out in (("validation", validation), ("test", test)):
+        if held_out is not None:
+            kept = filter_pairs(held_out, filters)
+            if near_duplicates:
+                kept = iter(own := list(kept))
+                near[name] = NearDuplicates(own)
+            overlaps[name] = HeldOutOverlap(kept)
     rules = start_rules(filters, others)
     for block in split_blocks(filter_pairs(pairs, filters, dropped)):
         count_matches(rules, block, noticed)
         statistics.add(block)
-        if overlap is not None:
+        for overlap in overlaps.values():
             overlap.compare(block)
+        for index in near.values():
+            index.compare(block)
     for name, side in (("source", statistics.source), ("target", statistics.target)):
         _count_foreign_scripts(name, side, noticed)
-    return DoctorReport(filters, dropped, noticed, statistics, overlap, skipped or SkippedEntries())
+    return DoctorReport(filters, dropped, noticed, statistics, overlaps.get("validation"),
+                        skipped or SkippedEntries(), overlaps.get("test"), near)
 
 
 class SkippedEntries:
@@ -122,8 +142,12 @@ class DoctorReport:
     dropped: RuleTally
     noticed: RuleTally
     statistics: "CorpusStatistics"
-    overlap: "ValidationOverlap | None"
+    overlap: "HeldOutOverlap | None"
+    """Of the validation data."""
     skipped: SkippedEntries
+    test_overlap: "HeldOutOverlap | None" = None
+    near_duplicates: Mapping[str, NearDuplicates] = field(default_factory=dict)
+    """Of "validation" and of "test", where they were looked for."""
 
     @property
     def kept(self) -> int:
@@ -153,7 +177,7 @@ class DoctorReport:
 
     def tables(self) -> dict[str, Any]:
         """Everything as plain values; the module docstring lists the keys."""
-        statistics, overlap, correlation = self.statistics, self.overlap, self.statistics.correlation.value
+        statistics, correlation = self.statistics, self.statistics.correlation.value
         hundredths = compute_percentiles(statistics.hundredths)
         return {
             "pairs": {"read": self.read, "kept": self.kept, "dropped": self.dropped.total},
@@ -164,14 +188,9 @@ class DoctorReport:
             "target": _side_table(statistics.target),
             "ratio": {name: hundredth / 100 for name, hundredth in hundredths.items()},
             "agreement": None if correlation is None else round(correlation, 4),
-            "overlap": None if overlap is None else {
-                "validation": overlap.pairs,
-                "exact": overlap.exact,
-                "folded": overlap.folded,
-                "sources": overlap.sources,
-                "first": [{"validation": str(both.validation), "training": str(both.training)}
-                          for both in overlap.first],
-            },
+            "overlap": _overlap_table("validation", self.overlap),
+            "test_overlap": _overlap_table("test", self.test_overlap),
+            "near_duplicates": {name: _near_table(name, near) for name, near in self.near_duplicates.items()} or None,
             "warnings": self.warnings(),
             "look_at": [{"where": str(location), "rule": rule, "what": what, "source": source, "target": target}
                         for location, rule, what, source, target in self.look_at()],
@@ -197,21 +216,45 @@ def _warnings(report: DoctorReport) -> Iterator[str]:
             yield (f"The {name} mix Unicode normal forms: {plural(side.composed, 'text')} with accented letters as one "
                    f"character (NFC), {side.decomposed:,} as two (NFD). They are different letters to a tokenizer that "
                    "does not normalize.")
-    if report.overlap is not None:
-        yield from _overlap_warnings(report.overlap, report.kept)
+    for name, overlap in (("validation", report.overlap), ("test", report.test_overlap)):
+        if overlap is not None:
+            yield from _overlap_warnings(name, overlap, report.kept)
+            if name in report.near_duplicates and overlap.exact < overlap.pairs:
+                yield from _near_warnings(name, report.near_duplicates[name])
 
 
-def _overlap_warnings(overlap: "ValidationOverlap", training: int) -> Iterator[str]:
+def _overlap_warnings(name: str, overlap: "HeldOutOverlap", training: int) -> Iterator[str]:
     if not overlap.pairs:
-        yield "All validation pairs are skipped."
+        yield f"All {name} pairs are skipped."
     elif overlap.exact == overlap.pairs == training:
-        yield "The validation data is the training data: its scores say nothing about other texts."
+        yield f"The {name} data is the training data: its scores say nothing about other texts."
     elif overlap.exact == overlap.pairs:
-        yield "Every validation pair is in the training data."
+        yield f"Every {name} pair is in the training data."
     elif overlap.folded:
         share = 100 * overlap.folded / overlap.pairs
-        yield (f"{overlap.folded:,} of {overlap.pairs:,} validation pairs ({share:.1f}%) are in the training data, "
+        yield (f"{overlap.folded:,} of {overlap.pairs:,} {name} pairs ({share:.1f}%) are in the training data, "
                f"{overlap.exact:,} of them exactly.")
+
+
+def _near_warnings(name: str, near: NearDuplicates) -> Iterator[str]:
+    if near.either:
+        share = 100 * near.either / near.pairs
+        yield (f"{near.either:,} of {near.pairs:,} {name} pairs ({share:.1f}%) have a near-duplicate of their source "
+               "or target in the training data: scores on them measure memory too.")
+
+
+def _overlap_table(name: str, overlap: "HeldOutOverlap | None") -> dict[str, Any] | None:
+    if overlap is None:
+        return None
+    return {name: overlap.pairs, "exact": overlap.exact, "folded": overlap.folded, "sources": overlap.sources,
+            "first": [{name: str(both.held_out), "training": str(both.training)} for both in overlap.first]}
+
+
+def _near_table(name: str, near: NearDuplicates) -> dict[str, Any]:
+    return {"pairs": near.pairs, "source": near.source, "target": near.target, "either": near.either, "both": near.both,
+            "first": [{name: str(each.held_out), "training": str(each.training), "side": each.side,
+                       "similarity": round(each.similarity, 4), "text": each.held_out_text,
+                       "training_text": each.training_text} for each in near.first]}
 
 
 def _tally_table(tally: RuleTally | SkippedEntries) -> dict[str, Any]:
@@ -425,24 +468,24 @@ def _shorten_pair(pair: SentencePair) -> SentencePair:
 
 
 class OverlappingPair(NamedTuple):
-    """The locations of a validation pair and of an equal training pair."""
+    """The locations of a validation or test pair and of an equal training pair."""
 
-    validation: Location
+    held_out: Location
     training: Location
 
 
-class ValidationOverlap:
-    """Which validation pairs are in the training data too: a score on them measures memory, not translation.
+class HeldOutOverlap:
+    """Which validation or test pairs are in the training data too: a score on them measures memory, not translation.
 
     Args:
-        validation: the validation pairs, read once.
+        held_out: the validation or test pairs, read once.
     """
 
-    def __init__(self, validation: Iterable[SentencePair]) -> None:
+    def __init__(self, held_out: Iterable[SentencePair]) -> None:
         exact, folded, sources = array("Q"), array("Q"), array("Q")
         self._files: list[str] = []
         self._locations = array("Q")  # the number of the file and the line of each pair
-        for source, target, location in validation:
+        for source, target, location in held_out:
             exact.append(hash_texts(source, target))
             source, target = fold_text(source), fold_text(target)
             folded.append(hash_texts(source, target))
@@ -455,7 +498,7 @@ class ValidationOverlap:
         self.first: list[OverlappingPair] = []
 
     def compare(self, block: Sequence[SentencePair]) -> None:
-        """Find which of these training pairs are validation pairs."""
+        """Find which of the pairs are among these training pairs."""
         if not block or not self.pairs:
             return
         texts = [(fold_text(pair.source), fold_text(pair.target)) for pair in block]
@@ -468,7 +511,7 @@ class ValidationOverlap:
 
     @property
     def exact(self) -> int:
-        """How many validation pairs are in the training data exactly."""
+        """How many pairs are in the training data exactly."""
         return self._exact.count
 
     @property
@@ -483,7 +526,7 @@ class ValidationOverlap:
 
 
 class _HashMatches:
-    """The hashes of the validation pairs, and which of them occurred. NumPy is imported only when it is needed."""
+    """The hashes of validation or test pairs, and which of them occurred. NumPy is imported only when it is needed."""
 
     def __init__(self, hashes: "array[int]") -> None:
         import numpy as np
@@ -506,5 +549,5 @@ class _HashMatches:
 
     @property
     def count(self) -> int:
-        """How many validation pairs matched, repeated ones counted each time."""
+        """How many pairs matched, repeated ones counted each time."""
         return int(self._times[self._matched].sum())

@@ -23,6 +23,8 @@ CARD_FOLDER = "path/to/this/folder"
 COUNTED = ("pairs", "texts", "images", "characters")
 """What `[data]` of a record may count."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy"}
+INTERVAL_SUFFIX = "_interval"
+"""A record has the confidence interval of a score under the name of the score and this."""
 SETTING_NAMES = {
     "training.seed": "seed", "training.epochs": "epochs", "training.schedule.max_steps": "steps",
     "training.batches.max_tokens": "tokens per batch", "training.windows.batch_size": "windows per batch",
@@ -169,7 +171,23 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", "## Scores", "")
     after = f" after step {step:,}" if isinstance(step, int) else ""
     yield f"Measured on {validation_data(record)}{after}."
-    yield from _table(("score", "value"), ((SCORE_NAMES.get(name, name), value) for name, value in _flat(scores)))
+    warnings = scores.pop("degenerate", ())
+    intervals = {name: format_interval(scores.pop(f"{name}{INTERVAL_SUFFIX}", None)) for name in tuple(scores)
+                 if not name.endswith(INTERVAL_SUFFIX)}
+    yield from _table(("score", "value"), ((SCORE_NAMES.get(name, name), value + intervals.get(name, ""))
+                                           for name, value in _flat(scores)))
+    if any(intervals.values()):
+        yield from ("", "In brackets: 95 % confidence intervals, by bootstrap resampling of the sentences.")
+    for warning in warnings if isinstance(warnings, Sequence) else ():
+        yield from ("", f"**Warning:** {_inline_code(str(warning))[1:-1]}")
+
+
+def format_interval(interval: Any) -> str:
+    """A confidence interval of a record in brackets, after a space; empty if there is none."""
+    match interval:
+        case [int() | float() as low, int() | float() as high]:
+            return f" [{low:.4g}, {high:.4g}]"
+    return ""
 
 
 def validation_data(record: Mapping[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
     evaluate_translator(translator, pairs)          BLEU, chrF and the loss, also by the length of the source
     evaluate_classifier(classifier, inputs, labels) accuracy and loss
-    corpus_scores(hypotheses, references)           BLEU and chrF by sacrebleu, each with its signature
+    corpus_scores(hypotheses, references)           BLEU and chrF by sacrebleu, each with its signature, and with
+                                                    confidence intervals where `draws` asks for them
     translation_loss(translator, pairs)             mean -log p of target tokens, the end included
     stream_loss(completer, ids)                     mean -log p of every token but the first
     masked_loss(filler, texts)                      mean -log p of masked tokens, always the same ones
@@ -13,7 +14,7 @@ Losses are computed with few logits in memory at a time, and without label smoot
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +30,10 @@ from regard.data.batches.plan import ExampleNumbers
 from regard.data.store import Ragged
 from regard.mixer import RowState
 from regard.models.language import LanguageModel
+from regard.tasks.bootstrap import BOOTSTRAP_DRAWS, ConfidenceInterval, SentenceStatistics
 from regard.tasks.classifier import Classifier, Label
 from regard.tasks.completer import Completer
+from regard.tasks.degenerate import DegenerateOutput, find_degenerate
 from regard.tasks.filler import Filler
 from regard.tasks.task import Ids, Task, check_lengths, length_batches, max_positions
 from regard.tasks.translator import Translator
@@ -57,8 +60,11 @@ class TranslationEvaluation:
     cut: int
     """How many translations reached the maximum length."""
     scores: "TranslationScores"
+    """BLEU and chrF with their confidence intervals."""
     loss: "TokenLoss"
     by_length: tuple["LengthBucket", ...]
+    degenerate: tuple[DegenerateOutput, ...] = ()
+    """In which ways the translations are degenerate: empty, copies of their sources, all alike, or repetitions."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +96,11 @@ def evaluate_translator(task: Translator, pairs: Sequence[tuple[str, str]], *, b
     translations = task.translate(sources, beams=beams, length_penalty="mean" if beams > 1 else "none",
                                   batch_tokens=batch_tokens)
     hypotheses = [one.text for one in translations]
-    scores = corpus_scores(hypotheses, targets, lowercase=lowercase, tokenize=tokenize)
+    scores = corpus_scores(hypotheses, targets, lowercase=lowercase, tokenize=tokenize, draws=BOOTSTRAP_DRAWS)
     buckets = scores_by_length(sources, hypotheses, targets, lowercase=lowercase, tokenize=tokenize)
     loss = translation_loss(task, zip(sources, targets, strict=True), batch_tokens=batch_tokens)
-    return TranslationEvaluation(tuple(hypotheses), sum(one.cut for one in translations), scores, loss, tuple(buckets))
+    return TranslationEvaluation(tuple(hypotheses), sum(one.cut for one in translations), scores, loss, tuple(buckets),
+                                 find_degenerate(sources, hypotheses, targets))
 
 
 def evaluate_classifier(task: Classifier, inputs: Sequence[str] | Tensor,
@@ -119,12 +126,16 @@ class MetricScore(NamedTuple):
 
 
 class TranslationScores(NamedTuple):
-    """BLEU and chrF, from 0 to 100, and their sacrebleu signatures."""
+    """BLEU and chrF, from 0 to 100, their sacrebleu signatures, and their confidence intervals."""
 
     bleu: float
     chrf: float
     bleu_signature: str
     chrf_signature: str
+    bleu_interval: ConfidenceInterval | None = None
+    """The 95 % confidence interval of BLEU; None if it was not computed, or of a single sentence."""
+    chrf_interval: ConfidenceInterval | None = None
+    """The 95 % confidence interval of chrF; None likewise."""
 
 
 class LengthBucket(NamedTuple):
@@ -139,11 +150,42 @@ class LengthBucket(NamedTuple):
 
 
 def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False,
-                  tokenize: str = "13a") -> TranslationScores:
-    """BLEU and chrF of hypotheses, each with one reference; the arguments are those of `bleu`."""
-    words = bleu(hypotheses, references, lowercase=lowercase, tokenize=tokenize)
-    characters = chrf(hypotheses, references, lowercase=lowercase)
-    return TranslationScores(words.value, characters.value, words.signature, characters.signature)
+                  tokenize: str = "13a", draws: int = 0) -> TranslationScores:
+    """BLEU and chrF of hypotheses, each with one reference; the arguments are those of `bleu`.
+
+    Args:
+        draws: how often the test set is drawn for the confidence intervals; 0 computes none.
+    """
+    return translation_statistics(hypotheses, references, lowercase=lowercase, tokenize=tokenize).scores(draws)
+
+
+class TranslationStatistics(NamedTuple):
+    """What BLEU and chrF count in the sentences of a corpus."""
+
+    bleu: SentenceStatistics
+    chrf: SentenceStatistics
+
+    def scores(self, draws: int = 0) -> TranslationScores:
+        """The scores, with confidence intervals of this many draws; 0 computes none."""
+        bleu_interval, chrf_interval = (each.interval(draws) if draws else None for each in self)
+        return TranslationScores(self.bleu.score, self.chrf.score, self.bleu.signature, self.chrf.signature,
+                                 bleu_interval, chrf_interval)
+
+
+def translation_statistics(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False,
+                           tokenize: str = "13a") -> TranslationStatistics:
+    """The statistics of hypotheses, each with one reference; the arguments are those of `bleu`."""
+    return TranslationStatistics(_bleu_statistics(hypotheses, references, lowercase, tokenize),
+                                 _chrf_statistics(hypotheses, references, lowercase))
+
+
+def score_details(statistics: TranslationStatistics, sources: Sequence[str], hypotheses: Sequence[str],
+                  references: Sequence[str]) -> dict[str, Any]:
+    """What the record of a model has beside its scores: confidence intervals, and how its output is degenerate."""
+    scores, found = statistics.scores(BOOTSTRAP_DRAWS), find_degenerate(sources, hypotheses, references)
+    intervals = {"bleu_interval": scores.bleu_interval, "chrf_interval": scores.chrf_interval}
+    return {**{name: [*interval] for name, interval in intervals.items() if interval is not None},
+            **({"degenerate": [each.sentence for each in found]} if found else {})}
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False,
@@ -154,16 +196,27 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
         lowercase: ignore case.
         tokenize: the tokenizer, one of BLEU_TOKENIZERS; "none" for texts that are already tokenized.
     """
-    checks.pick("tokenize", tokenize, dict.fromkeys(BLEU_TOKENIZERS))
-    check_counts(hypotheses=hypotheses, references=references)
-    # Without `force` sacrebleu logs a warning about a hundred lines that end with " .".
-    return _metric_score(BLEU(lowercase=lowercase, tokenize=tokenize, force=True), hypotheses, references)
+    counted = _bleu_statistics(hypotheses, references, lowercase, tokenize)
+    return MetricScore(counted.score, counted.signature)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> MetricScore:
     """chrF of hypotheses, each with one reference (Popović 2015)."""
+    counted = _chrf_statistics(hypotheses, references, lowercase)
+    return MetricScore(counted.score, counted.signature)
+
+
+def _bleu_statistics(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool,
+                     tokenize: str) -> SentenceStatistics:
+    checks.pick("tokenize", tokenize, dict.fromkeys(BLEU_TOKENIZERS))
     check_counts(hypotheses=hypotheses, references=references)
-    return _metric_score(CHRF(lowercase=lowercase), hypotheses, references)
+    # Without `force` sacrebleu logs a warning about a hundred lines that end with " .".
+    return SentenceStatistics.of(BLEU(lowercase=lowercase, tokenize=tokenize, force=True), hypotheses, references)
+
+
+def _chrf_statistics(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool) -> SentenceStatistics:
+    check_counts(hypotheses=hypotheses, references=references)
+    return SentenceStatistics.of(CHRF(lowercase=lowercase), hypotheses, references)
 
 
 def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], *,
@@ -196,11 +249,6 @@ def check_counts(**texts: Sequence[str]) -> None:
             raise checks.wrong(first, f"as many as the {len(other)} {name}", f"{len(given)} of them")
     if not given:
         raise checks.wrong(first, "at least one text", "none")
-
-
-def _metric_score(metric: "BLEU | CHRF", hypotheses: Sequence[str], references: Sequence[str]) -> MetricScore:
-    value = metric.corpus_score([*hypotheses], [[*references]]).score
-    return MetricScore(float(value), str(metric.get_signature()))
 
 
 @dataclass(frozen=True)

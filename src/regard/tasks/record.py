@@ -3,7 +3,8 @@
     recipe                         the name of the recipe
     [data]                         files, languages (source_lang, target_lang), how many examples, filters
     [training], [tokenizer]        how the model and its tokenizer were trained
-    [scores]                       of the validation, and the step that they belong to
+    [scores]                       of the validation, with confidence intervals (bleu_interval = [low, high]), the step
+                                   that they belong to, and sentences about degenerate translations (degenerate)
 
 A record is kept as it is, so that a model that is loaded and saved again keeps its history. Records of older versions
 are read under the names that their keys have now. This module does not import torch.

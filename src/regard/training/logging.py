@@ -21,7 +21,7 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -168,6 +168,8 @@ class TrainingEnded:
     """The last step of the training as it was planned."""
     waited: int = 0
     """Validations since the best one."""
+    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """The 95 % confidence intervals of the best scores, (low, high), of those that have one."""
 
 
 TrainingEvent = TrainingStarted | TimeEstimated | TrainingProgress | Validated | CheckpointSaved | Note | TrainingEnded
@@ -312,6 +314,8 @@ def _json_value(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(key): _json_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_json_value, value)]
     number = float(value)
     return number if math.isfinite(number) else None
 

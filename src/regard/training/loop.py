@@ -25,6 +25,7 @@ import torch
 
 from regard import allocation, checks
 from regard.data.batches.feed import prefetch_steps
+from regard.tasks.card import INTERVAL_SUFFIX
 from regard.tasks.task import Task
 from regard.training import snapshot as snapshots
 from regard.training.callbacks import CallbackLogger
@@ -97,10 +98,15 @@ class TrainingState:
     """How the training fits into its time limit, if it has one."""
     early_stopping: int = COUNTS_LATER
     """The version of early stopping."""
+    best_details: dict[str, Any] | None = None
+    """What is stored beside the best scores: `ValidationResult.details`."""
 
     def table(self) -> dict[str, Any]:
-        """The state as plain values, for a checkpoint, which earlier versions can read; it has `early_stopping` too."""
-        left_out = {"early_stopping"} if self.plan is not None else {"early_stopping", "plan"}
+        """The state as plain values, for a checkpoint, which earlier versions can read.
+
+        The checkpoint has `early_stopping` and `best_details` beside it.
+        """
+        left_out = {"early_stopping", "best_details"} | (set() if self.plan is not None else {"plan"})
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
@@ -164,7 +170,7 @@ class TrainingLoop:
                 state = self._fit(state, self.clock() - started) if log else state
         state = replace(state, seconds=self.clock() - started)
         reason = stop_reason(state, settings) or self._callback_reason() or INTERRUPTED
-        self.report(ended_event(reason, state, settings))
+        report_end(reason, state, settings, self.report)
         return state
 
     def _end_early(self, state: TrainingState, started: float, *, validated: bool, stored: bool) -> TrainingState:
@@ -315,7 +321,9 @@ class TrainingLoop:
             value = result.scores[score]
             better = math.isfinite(value) and _is_better(score, result.scores, state)
             if better:
-                state = replace(state, best=value, best_step=state.step, best_scores=dict(result.scores), waited=0)
+                details = self.engine.processes.broadcast(dict(result.details()))
+                state = replace(state, best=value, best_step=state.step, best_scores=dict(result.scores), waited=0,
+                                best_details=details)
                 self.save_best(state)
             else:
                 state = replace(state, waited=state.waited + _counts_for_patience(state, self.settings))
@@ -330,13 +338,13 @@ class TrainingLoop:
             return ValidationResult({"loss": self.engine.mean_loss(self.training_task.validation_batches())})
         result = self.training_task.validate(self.task) if processes.main else None
         scores = processes.broadcast({} if result is None else dict(result.scores))
-        return ValidationResult(scores, () if result is None else result.examples)
+        return ValidationResult(scores) if result is None else replace(result, scores=scores)
 
     def _save_checkpoint(self, state: TrainingState) -> None:
         start = self.clock()
         snapshot = snapshots.take_snapshot(self.engine, {
             "standing": state.table(), "identity": self.identity, "early_stopping": state.early_stopping,
-            "threads": torch.get_num_threads()})
+            "best_details": state.best_details, "threads": torch.get_num_threads()})
         processes = self.engine.processes
         notes = self.checkpoints.save(state.step, snapshot, best=state.best_step or None, rank=processes.rank,
                                       processes=processes.count, barrier=processes.barrier)
@@ -364,7 +372,8 @@ def stored_training_state(stored: StoredState) -> TrainingState:
     table = dict(stored.values["standing"])
     plan = table.pop("plan", None)
     return TrainingState(**table, plan=None if plan is None else FittedPlan(**plan),
-                         early_stopping=stored.values.get("early_stopping", COUNTS_ALL))
+                         early_stopping=stored.values.get("early_stopping", COUNTS_ALL),
+                         best_details=stored.values.get("best_details"))
 
 
 def total_steps(state: TrainingState, settings: TrainingConfig) -> int:
@@ -397,10 +406,15 @@ def stop_reason(state: TrainingState, settings: TrainingConfig) -> str | None:
     return PATIENCE_ENDED if patience is not None and state.waited >= patience else None
 
 
-def ended_event(reason: str, state: TrainingState, settings: TrainingConfig) -> TrainingEnded:
-    """The event of the end of a training."""
-    return TrainingEnded(reason, state.step, state.best_step, state.best_scores or {}, state.seconds,
-                         total_steps(state, settings), state.waited)
+def report_end(reason: str, state: TrainingState, settings: TrainingConfig, report: EventHandler) -> None:
+    """Report the end of a training, and before it in which ways the outputs of the best model are degenerate."""
+    details = dict(state.best_details or {})
+    for sentence in details.pop("degenerate", ()):
+        report(Note(f"Warning: the best model (step {state.best_step:,}) is degenerate. {sentence}", warning=True))
+    intervals = {name.removesuffix(INTERVAL_SUFFIX): interval for name, interval in details.items()
+                 if name.endswith(INTERVAL_SUFFIX)}
+    report(TrainingEnded(reason, state.step, state.best_step, state.best_scores or {}, state.seconds,
+                         total_steps(state, settings), state.waited, intervals))
 
 
 def _next_state(state: TrainingState, step: int) -> TrainingState:

@@ -9,7 +9,7 @@ The terminal, notebooks and log files use the same words. How they are shown is 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -154,13 +154,17 @@ def _describe_best(event: TrainingEnded) -> str:
         return ("No model was saved yet: it has not been validated." if event.reason in (FAILED, INTERRUPTED) else
                 "No model was saved: no validation gave a finite score.")
     shown = {name: value for name, value in event.best.items() if name != "loss"} or event.best
-    scores = ", ".join(format_score(name, value) for name, value in shown.items())
-    return f"Best checkpoint: step {event.best_step:,}{f' ({scores})' if scores else ''}."
+    scores = ", ".join(format_score(name, value, event.intervals.get(name)) for name, value in shown.items())
+    best = f"Best checkpoint: step {event.best_step:,}{f' ({scores})' if scores else ''}."
+    if not any(name in event.intervals for name in shown):
+        return best
+    return f"{best}\nIn brackets: 95% confidence intervals (bootstrap over the validation data)."
 
 
-def format_score(name: str, value: float) -> str:
-    """A score with its name: BLEU 41.20, loss 0.9912."""
-    return f"{SCORE_NAMES[name]} {value:.2f}" if name in SCORE_NAMES else f"{name} {format_number(value)}"
+def format_score(name: str, value: float, interval: Sequence[float] | None = None) -> str:
+    """A score with its name, and with its confidence interval if it has one: BLEU 41.20 [40.02, 42.31], loss 0.9912."""
+    score = f"{SCORE_NAMES[name]} {value:.2f}" if name in SCORE_NAMES else f"{name} {format_number(value)}"
+    return score if interval is None else f"{score} [{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
 def format_number(value: float) -> str:

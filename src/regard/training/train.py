@@ -38,7 +38,7 @@ from regard.training.distributed import DistributedContext
 from regard.training.engine import TrainingEngine
 from regard.training.folder_claim import FolderClaim, claim_folder
 from regard.training.logging import EventHandler, Logger, LoggerCollection, MetricsLogger, Note, TrainingStarted
-from regard.training.loop import TrainingLoop, TrainingState, ended_event, stop_reason, stored_training_state
+from regard.training.loop import TrainingLoop, TrainingState, report_end, stop_reason, stored_training_state
 from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TASKS, PreparedTraining, prepare
 from regard.training.tasks.interface import TaskSetup, TrainingRequest
 from regard.training.threads import thread_count
@@ -183,7 +183,7 @@ def _finish_ended(request: TrainingRequest, stored: LoadedCheckpoint, settings: 
         metrics.resume(state.step)
         report.loggers.append(metrics)
         _remove_data(request)
-    report(ended_event(reason, state, settings))
+    report_end(reason, state, settings, report)
     return TrainingResult(state, request.output, True, processes.main)
 
 
@@ -206,7 +206,8 @@ def _build_loop(request: TrainingRequest, prepared: PreparedTraining, processes:
         gathered = _gather_model(prepared, engine)  # a collective of all processes
         if processes.main:
             best = task if gathered is None else prepared.task.wrap(gathered)
-            best.record = {**best.record, "scores": {"step": state.best_step, **(state.best_scores or {})}}
+            best.record = {**best.record, "scores": {"step": state.best_step, **(state.best_scores or {}),
+                                                     **(state.best_details or {})}}
             best.comments = config_comments(prepared.reasons)
             prepared.task.finalize(best)
             best.save(request.output)

@@ -20,6 +20,7 @@ from regard.data.batches.feed import BatchConfig
 from regard.data.filters import FilterConfig
 from regard.data.sources.text import DataError
 from regard.data.tokenizer.training import BytesConfig, UnigramConfig
+from regard.tasks.degenerate import find_degenerate
 from regard.tasks.evaluation import corpus_scores
 from regard.tokens import IGNORED_LABEL, PackedTokens, Tokens
 from regard.training import train
@@ -298,6 +299,10 @@ def test_a_judgement_is_that_of_greedy_translations(work):
     found = [one.text for one in task.translate(made.sources, beams=1, length_penalty="none")]
     scores = corpus_scores(found, made.targets)
     assert (verdict.scores["bleu"], verdict.scores["chrf"]) == (scores.bleu, scores.chrf)
+    intervals = corpus_scores(found, made.targets, draws=1000)[4:]
+    degenerate = [one.sentence for one in find_degenerate(made.sources, found, made.targets)]
+    assert verdict.details() == {"bleu_interval": [*intervals[0]], "chrf_interval": [*intervals[1]],
+                                 **({"degenerate": degenerate} if degenerate else {})}
     assert [tuple(example) for example in verdict.examples] == list(zip(made.sources, made.targets, found,
                                                                         strict=True))[:2]
     assert list(made.validate(task).scores) == ["loss", "bleu", "chrf"]
@@ -336,3 +341,12 @@ def test_the_choice_is_in_the_folder(kind, tmp_path):
     judged = [(pair.source, pair.target) for pair in phrasebook.pairs(10, split="validation", max_words=6)]
     assert task.attends == (kind != "none")
     assert task.aligned_by == (task.choose_alignment(judged) if task.attends else None)
+    sources, targets = zip(*judged, strict=True)
+    made = [one.text for one in task.translate(sources, beams=1, length_penalty="none")]
+    scores = corpus_scores(made, targets, draws=1000)
+    record, card = task.record["scores"], (tmp_path / "model" / "README.md").read_text()
+    assert (record["chrf"], record["chrf_interval"]) == (pytest.approx(scores.chrf), pytest.approx([*scores[5]]))
+    assert f"[{scores.chrf_interval.low:.4g}, {scores.chrf_interval.high:.4g}]" in card
+    said = [one.sentence for one in find_degenerate(sources, made, targets)]
+    assert record.get("degenerate", []) == said
+    assert card.count("**Warning:**") == len(said)

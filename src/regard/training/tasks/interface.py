@@ -10,7 +10,7 @@ A `TrainingTask` gives the loop batches, a loss and a score:
 
     training_task.feed(rank, processes).at(step)     a batch, with `tokens`: the number of labels in it
     training_task.objective(model)(batch)            its Loss: sums over the labels
-    training_task.validate(task)                     ValidationResult(scores, examples)
+    training_task.validate(task)                     ValidationResult(scores, examples, details)
     training_task.wrap(model)                        the task object that a user holds in the end
     training_task.finalize(task)                     chooses what that has besides a model, on the validation data
 
@@ -134,6 +134,9 @@ class ValidationResult:
     scores: Mapping[str, float]
     """By the names of HIGHER_IS_BETTER; "loss", the mean of -log p of the labels, is always among them."""
     examples: tuple[ValidationExample, ...] = ()
+    details: Callable[[], Mapping[str, Any]] = dict
+    """Computes what is stored beside the scores of the best model, such as their confidence intervals: plain values.
+    The loop calls it only if this is the best model so far."""
 
 
 class TrainingTask(ABC):

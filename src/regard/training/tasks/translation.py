@@ -22,7 +22,7 @@ from regard.data.batches.feed import BatchConfig, PlanFeed
 from regard.data.store import Ragged
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
-from regard.tasks.evaluation import TokenLoss, corpus_scores, translation_loss
+from regard.tasks.evaluation import TokenLoss, score_details, translation_loss, translation_statistics
 from regard.tasks.load import make_task
 from regard.tasks.task import Task
 from regard.tasks.translator import Translation, Translator
@@ -172,10 +172,12 @@ class TranslationTask(TrainingTask):
         if not math.isfinite(loss):  # such a model cannot translate
             return ValidationResult({"loss": loss, "bleu": math.nan, "chrf": math.nan})
         outputs = self._translate(task, everything)
-        scores = corpus_scores(outputs, self.targets)
+        statistics = translation_statistics(outputs, self.targets)
+        scores = statistics.scores()
         examples = tuple(map(ValidationExample, self.sources, self.targets, outputs))
         return ValidationResult({"loss": loss, "bleu": scores.bleu, "chrf": scores.chrf},
-                                examples[:self.settings.validation.samples_shown])
+                                examples[:self.settings.validation.samples_shown],
+                                lambda: score_details(statistics, self.sources, outputs, self.targets))
 
 
 def _ragged(rows: list[list[int]]) -> Ragged:
