@@ -68,6 +68,11 @@ class DataConfig(Config):
     """The language of the sources, a BCP 47 code such as "en" or "pt-BR"; it is stored with the model."""
     target_lang: str | None = None
     """The language of the targets."""
+    directions: tuple[str, ...] | None = None
+    """The directions of a model for several languages, such as "en-fr"; they follow from --direction."""
+    sampling_temperature: float | None = number(None, minimum=1.0)
+    """How the directions of a model are drawn: each in proportion to its number of pairs to the power of 1 / this. 1
+    draws every pair equally often; a higher value draws more from small directions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,7 @@
 """The sentence pairs of a training: from files to parts, a validation split, a tokenizer, ids on disk, and batches.
 
     survey_pairs(data, validation, config)       statistics of the files, with the data filters applied
+    survey_directions(directions, config)        the same for the directions of a model for several languages
     split_pairs(survey, config)                  the same with the validation split
     prepare_pairs(survey, tokenizer, place)      a tokenizer, trained once, and all pairs as ids on disk
     translation_feed(prepared, config, seed)     batches of them
@@ -15,6 +16,7 @@ both directions of a pair are on the same side.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +30,7 @@ from regard.data import store as stores
 from regard.data.batches.batch import SamplingReader, SequenceReader
 from regard.data.batches.feed import BatchConfig, PlanFeed, batch_feed
 from regard.data.batches.plan import ExampleNumbers, PartRates
+from regard.data.directions import DirectionData, check_directions, read_direction
 from regard.data.doctor import DoctorReport
 from regard.data.filters import filter_pairs
 from regard.data.languages import LanguagePair
@@ -49,6 +52,8 @@ from regard.training.tasks.interface import ProgressHook
 
 MIN_HASHED_SPLIT = 500
 """Validation pairs from which on a hash threshold alone makes a split of about the right size."""
+DEFAULT_TEMPERATURE = 5.0
+"""The sampling temperature of directions (Arivazhagan et al. 2019)."""
 RatesFunction = Callable[[Sequence[int]], Sequence[float]]
 """(training pairs of each part) -> how often an epoch draws each pair of a part"""
 
@@ -98,6 +103,8 @@ class TranslationSurvey:
     on the training data."""
     rates: RatesFunction | None = None
     """How often the pairs of each part are drawn; None for once an epoch."""
+    directions: tuple[LanguagePair, ...] = ()
+    """The languages of each part of a model for several languages."""
 
     @property
     def report(self) -> DoctorReport:
@@ -128,15 +135,28 @@ class TranslationSurvey:
     @property
     def warnings(self) -> list[str]:
         """What was read, and what the user should know about it."""
-        return [note for part in self.parts for note in self._part_notes(part)]
+        notes = [note for part in self.parts if not part.reverse for note in self._part_notes(part)]
+        return [*notes, *self._direction_notes()]
+
+    def _direction_notes(self) -> Iterator[str]:
+        """How often each direction is drawn, if it is not as often as it has pairs."""
+        counts = [part.report.kept for part in self.parts]
+        if not self.directions or self.rates is None or len({*counts}) == 1:
+            return
+        drawn = [count * rate for count, rate in zip(counts, self.rates(counts), strict=True)]
+        shares = ", ".join(f"{part.name} {one / sum(drawn):.0%} (of the pairs: {count / sum(counts):.0%})"
+                           for part, one, count in zip(self.parts, drawn, counts, strict=True))
+        yield (f"Read directions are drawn at these shares, by data.sampling_temperature = "
+               f"{self.config.sampling_temperature or DEFAULT_TEMPERATURE:g}: {shares}.")
 
     def _part_notes(self, part: CorpusPart) -> Iterator[str]:
         report, dropped, found = part.report, part.report.dropped, self.languages
         source = self.config.source_lang or (found and found.source)
         target = self.config.target_lang or (found and found.target)
         direction = f"{source}-{target}" if source and target else ""
-        yield read_summary(plural(report.read, "pair"), part.pairs.files, part.name or direction, dropped.total,
-                           dropped.describe(report.filters))
+        both = ", both ways" if any(other.reverse and other.pairs is part.pairs for other in self.parts) else ""
+        yield read_summary(plural(report.read, "pair"), part.pairs.files, f"{part.name or direction}{both}",
+                           dropped.total, dropped.describe(report.filters))
         if report.skipped.counts:
             yield f"Not read: {report.skipped.describe()}."
         if part.validation is not None and report.overlap is not None:
@@ -145,6 +165,9 @@ class TranslationSurvey:
         yield from () if part.validation is None else part.validation.log.notes
         if len(self.parts) == 1:
             yield from self._language_notes()
+        elif self.directions:
+            yield from (f"{name} looks like {pair}; using {part.name}, as you have set it."
+                        for name, pair in part.pairs.log.languages.items() if str(pair) != part.name)
         yield from report.warnings()
 
     def _language_notes(self) -> Iterator[str]:
@@ -200,19 +223,52 @@ def survey_pairs(data: Sequence[str], validation: Sequence[str], config: DataCon
     return TranslationSurvey((part,), config, file_digests((*data, *validation)), options)
 
 
+def survey_directions(directions: Sequence[DirectionData], config: DataConfig, *, source: str | None = None,
+                      target: str | None = None, format: str | None = None, progress: ProgressHook = iter
+                      ) -> TranslationSurvey:
+    """Read all pairs of some directions once. A single direction needs no control token."""
+    check_directions(directions)
+    files = [*dict.fromkeys(path for one in directions for path in (*one.data, *one.validation))]
+    open_inputs(files)
+    options, parts = {"source": source, "target": target, "format": format}, list[CorpusPart]()
+    controlled = len(directions) > 1
+    for one in directions:
+        if one.reverse:  # it follows the direction whose files it has
+            part = replace(parts[-1], reverse=True)
+        else:
+            skipped = doctor.SkippedEntries()
+            validation = read_direction(one, one.validation, **options) if one.validation else None
+            part = _surveyed_part(read_direction(one, one.data, skipped=skipped, **options), validation, config,
+                                  progress, skipped)
+        if controlled:
+            part = replace(part, name=one.name, controls=one.controls)
+        else:
+            part.pairs.log.languages[one.data[0]] = one.languages
+        parts.append(part)
+    temperature = config.sampling_temperature or DEFAULT_TEMPERATURE
+    return TranslationSurvey(tuple(parts), config, file_digests(files), options,
+                             rates=partial(temperature_rates, temperature=temperature) if controlled else None,
+                             directions=tuple(one.languages for one in directions) if controlled else ())
+
+
 def survey_part(data: Sequence[str], validation: Sequence[str], config: DataConfig, *, source: str | None = None,
                 target: str | None = None, format: str | None = None, progress: ProgressHook = iter) -> CorpusPart:
     """Read the pairs of one part once. A part without pairs is refused."""
     skipped = doctor.SkippedEntries()
     pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
     other = formats.read_pairs(validation, source=source, target=target, format=format) if validation else None
-    report = doctor.check_corpus(progress(pairs), config.filters, validation=other, skipped=skipped)
+    return _surveyed_part(pairs, other, config, progress, skipped)
+
+
+def _surveyed_part(pairs: formats.PairCorpus, validation: formats.PairCorpus | None, config: DataConfig,
+                   progress: ProgressHook, skipped: doctor.SkippedEntries) -> CorpusPart:
+    report = doctor.check_corpus(progress(pairs), config.filters, validation=validation, skipped=skipped)
     if not report.kept:
-        raise DataError(f"{', '.join(data)}: " + " ".join(report.warnings()) + " There is nothing to train on.")
-    if report.overlap is not None and not report.overlap.pairs:
-        raise DataError(f"{', '.join(validation)}: The filters keep none of these pairs, so there is no validation "
-                        "data.")
-    return CorpusPart(pairs, report, validation=other)
+        raise DataError(f"{', '.join(pairs.files)}: " + " ".join(report.warnings()) + " There is nothing to train on.")
+    if validation is not None and report.overlap is not None and not report.overlap.pairs:
+        raise DataError(f"{', '.join(validation.files)}: The filters keep none of these pairs, so there is no "
+                        "validation data.")
+    return CorpusPart(pairs, report, validation=validation)
 
 
 def split_pairs(survey: TranslationSurvey, config: DataConfig) -> TranslationSurvey:
