@@ -247,7 +247,7 @@ class Translator(Task, TranslatorMixin):
 
         It is stored in config.toml (`data.source_lang`), and can be set.
         """
-        return self.record.get("data", {}).get("source_lang")
+        return None if self.directions else self.record.get("data", {}).get("source_lang")
 
     @source_lang.setter
     def source_lang(self, code: str | None) -> None:
@@ -257,7 +257,9 @@ class Translator(Task, TranslatorMixin):
     def target_lang(self) -> str | None:
         """The code of the language that it translates into; None if it is unknown, or one of several. It can be set."""
         chosen = [*target_controls(self.tokenizer.controls)] if isinstance(self.tokenizer, PairTokenizer) else []
-        return chosen[0] if chosen else self.record.get("data", {}).get("target_lang")
+        if chosen or self.directions:
+            return chosen[0] if chosen else None
+        return self.record.get("data", {}).get("target_lang")
 
     @target_lang.setter
     def target_lang(self, code: str | None) -> None:

@@ -27,6 +27,11 @@ HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True}
 """The scores of validation, and whether higher is better."""
 
 
+def part_score(metric: str, part: str) -> str:
+    """The name of the score of one part of the validation data, such as a direction: "bleu/en-fr"."""
+    return f"{metric}/{part}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ValidationConfig(Config):
     """How often the model is validated, by which score, and when that ends the training."""

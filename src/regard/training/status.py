@@ -104,7 +104,7 @@ def describe(event: TrainingEvent, score: str) -> str:
         case TimeEstimated():
             return _describe_estimate(event)
         case Validated():
-            scores = ", ".join(format_score(name, value) for name, value in event.scores.items())
+            scores = format_scores(event.scores)
             best = f"best {format_score(score, event.best[score])}; " if score in event.best else ""
             return (f"Validation at step {event.step:,}: {scores} ({'best so far; ' if event.better else best}"
                     f"took {format_clock(event.seconds)})")
@@ -154,13 +154,24 @@ def _describe_best(event: TrainingEnded) -> str:
         return ("No model was saved yet: it has not been validated." if event.reason in (FAILED, INTERRUPTED) else
                 "No model was saved: no validation gave a finite score.")
     shown = {name: value for name, value in event.best.items() if name != "loss"} or event.best
-    scores = ", ".join(format_score(name, value) for name, value in shown.items())
+    scores = format_scores(shown)
     return f"Best checkpoint: step {event.best_step:,}{f' ({scores})' if scores else ''}."
 
 
 def format_score(name: str, value: float) -> str:
     """A score with its name: BLEU 41.20, loss 0.9912."""
     return f"{SCORE_NAMES[name]} {value:.2f}" if name in SCORE_NAMES else f"{name} {format_number(value)}"
+
+
+def format_scores(scores: Mapping[str, float]) -> str:
+    """All scores; those of the parts of the validation data follow their mean: BLEU 41.20 (en-fr 43.10, fr-en 39.30)."""
+    shown = []
+    for name, value in scores.items():
+        parts = {one.partition("/")[2]: other for one, other in scores.items() if one.startswith(f"{name}/")}
+        listed = ", ".join(f"{part} {format_score(name, other).rpartition(' ')[2]}" for part, other in parts.items())
+        if "/" not in name:
+            shown.append(format_score(name, value) + (f" ({listed})" if listed else ""))
+    return ", ".join(shown)
 
 
 def format_number(value: float) -> str:

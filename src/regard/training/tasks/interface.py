@@ -80,6 +80,11 @@ class TrainingRequest:
     both_ways: bool = False
     """Whether every direction is also trained the other way round."""
 
+    @property
+    def validation_files(self) -> tuple[str, ...]:
+        """The validation files of all directions, or of the only one."""
+        return (*self.validation, *(path for one in self.directions for path in one.validation))
+
 
 class TrainingBatch(Protocol):
     """The part of a batch that the loop uses."""
@@ -192,6 +197,10 @@ class TrainingTask(ABC):
     def sample_input(self) -> str | None:
         """A short validation input, which a user may try the model with; None if there is none."""
         return None
+
+    def sample_options(self) -> tuple[str, ...]:
+        """The options that `regard translate` and others need for the sample input."""
+        return ()
 
     @abstractmethod
     def wrap(self, model: nn.Module) -> Task:

@@ -135,19 +135,7 @@ class TranslationSurvey:
     @property
     def warnings(self) -> list[str]:
         """What was read, and what the user should know about it."""
-        notes = [note for part in self.parts if not part.reverse for note in self._part_notes(part)]
-        return [*notes, *self._direction_notes()]
-
-    def _direction_notes(self) -> Iterator[str]:
-        """How often each direction is drawn, if it is not as often as it has pairs."""
-        counts = [part.report.kept for part in self.parts]
-        if not self.directions or self.rates is None or len({*counts}) == 1:
-            return
-        drawn = [count * rate for count, rate in zip(counts, self.rates(counts), strict=True)]
-        shares = ", ".join(f"{part.name} {one / sum(drawn):.0%} (of the pairs: {count / sum(counts):.0%})"
-                           for part, one, count in zip(self.parts, drawn, counts, strict=True))
-        yield (f"Read directions are drawn at these shares, by data.sampling_temperature = "
-               f"{self.config.sampling_temperature or DEFAULT_TEMPERATURE:g}: {shares}.")
+        return [note for part in self.parts if not part.reverse for note in self._part_notes(part)]
 
     def _part_notes(self, part: CorpusPart) -> Iterator[str]:
         report, dropped, found = part.report, part.report.dropped, self.languages
@@ -334,7 +322,9 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig, place: Pat
     if sampled:
         texts = stores.open_or_make_pairs(place / "texts", key, lambda: _encode_bytes(survey),
                                           vocabularies=(256, 256)).store
-    return PreparedTranslation(survey, tokenizer, opened.store, texts, (*notes, *opened.notes), _part_rates(survey))
+    rates = _part_rates(survey)
+    notes += _direction_notes(survey, rates)
+    return PreparedTranslation(survey, tokenizer, opened.store, texts, (*notes, *opened.notes), rates)
 
 
 def _part_rates(survey: TranslationSurvey) -> PartRates | None:
@@ -342,6 +332,17 @@ def _part_rates(survey: TranslationSurvey) -> PartRates | None:
         return None
     counts = tuple(sum(1 for _ in survey.part_pairs(part)) for part in survey.parts)
     return PartRates(counts, tuple([1.0] * len(counts) if survey.rates is None else survey.rates(counts)))
+
+
+def _direction_notes(survey: TranslationSurvey, rates: PartRates | None) -> list[str]:
+    """How often each direction is drawn, if some are drawn more often than others."""
+    if not survey.directions or rates is None or len({*rates.counts}) == 1:
+        return []
+    drawn = [count * rate for count, rate in zip(rates.counts, rates.rates, strict=True)]
+    shares = ", ".join(f"{part.name} {one / sum(drawn):.0%} instead of {count / sum(rates.counts):.0%}"
+                       for part, one, count in zip(survey.parts, drawn, rates.counts, strict=True))
+    return [f"Shares of the directions in the batches (data.sampling_temperature = "
+            f"{survey.config.sampling_temperature:g}): {shares}."]
 
 
 def _encode_pairs(survey: TranslationSurvey, tokenizer: PairTokenizer) -> Iterator[tuple[list[int], list[int]]]:
