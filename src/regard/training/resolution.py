@@ -400,11 +400,13 @@ def check_same_tokenizer(stored: Identity, now: Identity, folder: os.PathLike[st
 
 def _read_options(request: TrainingRequest) -> dict[str, Any]:
     """The arguments that order and sides of the data depend on."""
-    files = {"DATA": request.data, "--validation": request.validation_files}
-    directions = [f"{one.name}:{','.join(map(os.path.basename, one.data))}" for one in request.directions]
+    files = {"DATA": request.data, "--validation": request.validation}
+    directions, validation = ([f"{one.name}:{','.join(map(os.path.basename, paths))}" for one, paths in given if paths]
+                              for given in ([(one, one.data) for one in request.directions],
+                                            [(one, one.validation) for one in request.directions]))
     return {**{key: [os.path.basename(path) for path in paths] for key, paths in files.items()},
             **{f"--{name}": getattr(request, name) for name in READ_OPTIONS},
-            **({"--direction": directions} if directions else {}),
+            **({"--direction": directions, "--validation": validation} if directions else {}),
             **({"--both-ways": True} if request.both_ways else {})}
 
 
