@@ -238,7 +238,7 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | N
         told = {*corpus.log.languages.values()}
         tasks = [choose_target(open_task(name, device, "Translator"), to, told) for name in folders]
         first, second = zip(_model_names(folders), tasks, strict=True)
-        found = pairwise.compare_models(first, second, pairs, beams=beam)  # type: ignore[arg-type]
+        found = pairwise.compare_models(first, second, pairs, beams=beam)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             saved = runs.ComparisonFolder(folder)

@@ -120,7 +120,7 @@ def evaluate(
         if isinstance(task, Translator):
             options = {"beams": beam, "lowercase": lowercase, "tokenize": tokenize, "batch_tokens": batch_tokens}
             directions = _test_directions(task, data, direction, to, source, format)
-            reading = {"source": source, "target": target, "format": format}
+            reading: Table = {"source": source, "target": target, "format": format}
             if directions:
                 found = _evaluate_directions(task, directions, output, options, reading)
             else:

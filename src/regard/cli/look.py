@@ -106,8 +106,8 @@ def look(
             traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device, to)
         else:
             if (other, target, beam, max_length, to) != (None, None, None, None, None):
-                fail("--with, --target, --to, --beam and --max-length need a model folder, not a trace. To show two traces "
-                     "side by side, give both files.")
+                fail("--with, --target, --to, --beam and --max-length need a model folder, not a trace. To show two "
+                     "traces side by side, give both files.")
             traces, what_if = [_load_trace(name) for name in (subject, given) if name is not None], None
         if not all(trace.attentions for trace in traces):
             fail("There is no attention to show: the model or trace has no attention layer.")
@@ -161,7 +161,8 @@ def _load_trace(name: str) -> "Trace":
 
 
 def _trace_models(folder: str, other: str | None, given: str | None, target: str | None, beam: int | None,
-                  max_length: int | None, device: str, to: str | None) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
+                  max_length: int | None, device: str,
+                  to: str | None) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
     """The traces of one or two models, and the function that answers "what if"."""
     if given is None:
         fail(f"{escape_unprintable(folder)}: Give a text (or an image): regard look {escape_unprintable(folder)} TEXT")

@@ -284,9 +284,9 @@ def choose_target(task: "Task", to: str | None, told: "Collection[LanguagePair]"
     from regard.tasks.translator import Translator
 
     assert isinstance(task, Translator)
-    targets = {pair.target for pair in told}
-    if to is None and len(targets) == 1 and find_language(*targets, task.target_languages) is not None:
-        return task.into(*targets)
+    targets = [*{pair.target for pair in told}]
+    if to is None and len(targets) == 1 and find_language(targets[0], task.target_languages) is not None:
+        return task.into(targets[0])
     return task.into(to)
 
 

@@ -166,9 +166,11 @@ class OutputOptions:
 """)
 @expand_options
 def train(
-    data: Annotated[Several, typer.Argument(metavar="DATA", show_default=False, help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain "
-                    "files: sources, then targets). For language and masked models plain text. To classify, a folder "
-                    "with a folder of images for each class, two IDX files, or texts with labels (TSV, JSONL).")] = None,
+    data: Annotated[Several, typer.Argument(
+        metavar="DATA", show_default=False,
+        help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain files: sources, then targets). For language and masked "
+        "models plain text. To classify, a folder with a folder of images for each class, two IDX files, or texts with "
+        "labels (TSV, JSONL).")] = None,
     *,
     examples: DataOptions,
     several: DirectionOptions,

@@ -73,7 +73,7 @@ def parse_direction(text: str, argument: str = OPTION) -> DirectionData:
     pair, colon, rest = text.partition(":")
     files = (rest,) if os.path.exists(rest) else tuple(part.strip() for part in rest.split(","))
     if not colon or not all(files):
-        raise checks.wrong(argument, "two languages and their files, such as en-fr:pairs.tsv or en-fr:train.en,train.fr",
+        raise checks.wrong(argument, "two languages and their files, such as en-fr:train.en,train.fr",
                            f'"{printable(text)}"')
     return DirectionData(parse_pair(pair, argument), files)
 
@@ -99,16 +99,17 @@ def check_directions(directions: Sequence[DirectionData]) -> None:
 
 
 def _check_shared_files(directions: Sequence[DirectionData]) -> None:
-    """Refuse a file for two directions that does not tell which text is in which language."""
-    used = dict[str, str]()
+    """Refuse a file that would be in other languages in another direction."""
+    used = dict[str, tuple[str, str]]()
     for one in directions:
+        plain = [path for path in one.data if formats.format_of(path, None) == "plain"]
         for path in one.data:
-            place = os.path.realpath(path)
-            if place in used and choose_sides(path, one.languages) == FileSides():
-                raise DataError(f"{printable(path)} is given for {used[place]} and for {one.name}, but does not tell "
-                                "which text is in which language. Use --both-ways to train both directions of a file; "
-                                "or name the columns in a header line, such as en, de, fr.")
-            used[place] = one.name
+            place, meaning = os.path.realpath(path), one.languages[plain.index(path) % 2] if path in plain else one.name
+            before, name = used.setdefault(place, (meaning, one.name))
+            if before != meaning and (path in plain or choose_sides(path, one.languages) == FileSides()):
+                raise DataError(f"{printable(path)} is {before} for the direction {name}, and {meaning} for "
+                                f"{one.name}, but does not tell its languages itself. To train both directions of a "
+                                "file, use --both-ways; a TSV may name its columns in a header line: en, de, fr.")
 
 
 def with_validation(directions: Sequence[DirectionData], validation: Sequence[DirectionData]) -> list[DirectionData]:

@@ -267,8 +267,9 @@ class Translator(Task, TranslatorMixin):
 
     @property
     def target_languages(self) -> tuple[str, ...]:
-        """The codes of the languages that a model for several languages translates into; empty for any other model."""
-        return tuple(target_controls(self.tokenizer.source.controls)) if isinstance(self.tokenizer, PairTokenizer) else ()
+        """The codes of the languages that a model for several languages translates into; empty for any other."""
+        both = self.tokenizer
+        return tuple(target_controls(both.source.controls)) if isinstance(both, PairTokenizer) else ()
 
     @property
     def directions(self) -> tuple[LanguagePair, ...]:

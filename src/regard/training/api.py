@@ -135,8 +135,8 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
     short, changes = split_settings(task, recipe, settings or {}, options)
     request = TrainingRequest(
         task=task, data=rows.data, output=folder, validation=rows.validation, directions=rows.directions,
-        both_ways=both_ways, recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
-        target=target, format=format, resume=resume, device=device,
+        both_ways=both_ways, recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="",
+        source=source, target=target, format=format, resume=resume, device=device,
         write_data=partial(_call_all, rows.writers) if rows.writers else None)
     result = training.train(request, _loggers(progress), callbacks)
     if not result.finished and not result.stopped:

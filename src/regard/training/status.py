@@ -164,7 +164,7 @@ def format_score(name: str, value: float) -> str:
 
 
 def format_scores(scores: Mapping[str, float]) -> str:
-    """All scores; those of the parts of the validation data follow their mean: BLEU 41.20 (en-fr 43.10, fr-en 39.30)."""
+    """All scores; those of parts of the validation data follow their mean: BLEU 41.20 (en-fr 43.10, fr-en 39.30)."""
     shown = []
     for name, value in scores.items():
         parts = {one.partition("/")[2]: other for one, other in scores.items() if one.startswith(f"{name}/")}

@@ -6,8 +6,9 @@ the pair, unless others are chosen by number, or by their names in a header line
 line may have more of them.
 
 A first line is a header if all its cells are known header words or language codes: source and target, src and tgt, en
-and fr. The columns source_lang and target_lang name the languages of each line. Since codes are words too (it, es, no, my), a line of codes is a header only if sentences follow. A header is
-not an example; its language codes are the languages of the file. A labelled text may be empty, its label may not.
+and fr. Since codes are words too (it, es, no, my), a line of codes is a header only if sentences follow. A header is
+not an example; its language codes are the languages of the file. Columns called source_lang and target_lang name the
+languages of each line. A labelled text may be empty, its label may not.
 """
 
 import re
@@ -42,8 +43,8 @@ TEXT_WORDS = {"text", "sentence", "review", "document", "comment", "title"}
 LABEL_WORDS = {"label", "labels", "class", "category", "sentiment", "target"}
 SOURCE_LANG_WORDS = {"source_lang", "src_lang", "source_language", "source lang", "source language"}
 TARGET_LANG_WORDS = {"target_lang", "tgt_lang", "trg_lang", "target_language", "target lang", "target language"}
-OTHER_WORDS = {*SOURCE_LANG_WORDS, *TARGET_LANG_WORDS, "id", "score", "attribution", "license", "licence", "domain", "context", "note", "notes", "comment",
-               "alignment", "corpus", "url", "date"}
+OTHER_WORDS = {"id", "score", "attribution", "license", "licence", "domain", "context", "note", "notes", "comment",
+               "alignment", "corpus", "url", "date", *SOURCE_LANG_WORDS, *TARGET_LANG_WORDS}
 LineT = TypeVar("LineT")
 LINES_AHEAD = 5
 """Lines after a header of language codes that are searched for a sentence."""

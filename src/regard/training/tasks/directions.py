@@ -86,7 +86,7 @@ def with_file_directions(request: TrainingRequest) -> TrainingRequest:
         raise DataError(f"Only --task {TASK} has directions, not --task {request.task}. Leave out --direction and "
                         "--both-ways.")
     if not request.data and not request.directions:
-        raise DataError("There is no data. Name its files, or give directions with --direction en-fr:train.en,train.fr.")
+        raise DataError("There is no data. Name its files, or give directions: --direction en-fr:train.en,train.fr.")
     if request.data and request.directions:
         raise DataError(f"{request.data[0]}: With --direction the data of every direction is named there. Leave out "
                         "DATA, or give it a direction too.")

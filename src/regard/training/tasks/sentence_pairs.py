@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -218,7 +218,8 @@ def survey_directions(directions: Sequence[DirectionData], config: DataConfig, *
     check_directions(directions)
     files = [*dict.fromkeys(path for one in directions for path in (*one.data, *one.validation))]
     open_inputs(files)
-    options, parts = {"source": source, "target": target, "format": format}, list[CorpusPart]()
+    options: dict[str, Any] = {"source": source, "target": target, "format": format}
+    parts = list[CorpusPart]()
     controlled = len(directions) > 1
     for one in directions:
         if one.reverse:  # it follows the direction whose files it has
