@@ -27,8 +27,10 @@ from regard.cli.options import (
     QuietOption,
     SourceOption,
     TargetOption,
+    ToOption,
     beam_option,
     choose_device,
+    choose_target,
     complete_names,
     expand_options,
     join_names,
@@ -115,6 +117,7 @@ def compare(
     changes: Annotated[Several, typer.Option(
         "--set", metavar="KEY=VALUE", rich_help_panel=TRAINING_PANEL, show_default=False,
         help="Set a config key of all models, as for `regard train`; repeat for each key.")] = None,
+    to: ToOption = None,
     beam: Annotated[int | None, beam_option(
         f"1 after training, {DEFAULT_BEAM_SIZE} for trained models", help="Beam size of the test.")] = None,
     device: DeviceOption = AUTO_DEVICE,
@@ -137,7 +140,7 @@ def compare(
     if memory.task is not None:
         others = {"DATA": given, "--road": road, "--models": recipes, "--budget": budget, "--quick": quick,
                   "--test": test, "--validation": validation, "--set": changes, "--beam": beam, "--source": source,
-                  "--target": target, "--format": format}
+                  "--target": target, "--format": format, "--to": to}
         _refuse_given(others, "with --task, whose sequences are random")
         compare_memory(memory.task, mixers=memory.mixers, lengths=memory.lengths, seeds=seeds, output=output,
                        scale="long" if memory.long else "quick", as_json=as_json, device=device, quiet=quiet)
@@ -153,8 +156,9 @@ def compare(
         training = {"--road": road, "--models": recipes, "--budget": budget, "--quick": quick, "--test": test,
                     "--validation": validation, "--set": changes, "--seeds": seeds != 1}
         _refuse_given(training, "with trained models, which are only tested")
-        _compare_models(folders, data, output, beam or DEFAULT_BEAM_SIZE, device, as_json, reading)
+        _compare_models(folders, data, output, beam or DEFAULT_BEAM_SIZE, device, as_json, reading, to)
         return
+    _refuse_given({"--to": to}, "without trained models")
     if road == (recipes is not None):
         fail("Give --road or --models, not both." if road else "Choose what to compare: two model folders and test "
              "data; or data and --road or --models NAME,... to train models on it.")
@@ -215,7 +219,7 @@ def _compare_trainings(names: Sequence[str] | None, files: dict[str, Any], optio
 
 
 def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | None, beam: int, device: str,
-                    as_json: bool, reading: dict[str, Any]) -> None:
+                    as_json: bool, reading: dict[str, Any], to: str | None = None) -> None:
     from regard.comparison import pairwise, runs
     from regard.comparison.pages import pair_page
     from regard.data.sources import formats
@@ -231,9 +235,10 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | N
         corpus = formats.read_pairs(data, **reading)
         pairs = [(pair.source, pair.target) for pair in corpus]
         say_notes(corpus.log.notes)
-        tasks = [open_task(name, device, "Translator") for name in folders]
+        told = {*corpus.log.languages.values()}
+        tasks = [choose_target(open_task(name, device, "Translator"), to, told) for name in folders]
         first, second = zip(_model_names(folders), tasks, strict=True)
-        found = pairwise.compare_models(first, second, pairs, beams=beam)  # type: ignore[arg-type]
+        found = pairwise.compare_models(first, second, pairs, beams=beam)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             saved = runs.ComparisonFolder(folder)

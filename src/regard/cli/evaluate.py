@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import log
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ import typer
 from regard.checks import plural
 from regard.cli.options import (
     AUTO_DEVICE,
+    DATA_PANEL,
     ENGINE_PANEL,
     OUTPUT_PANEL,
     TASK_COMMANDS,
@@ -28,7 +30,9 @@ from regard.cli.options import (
     ModelArgument,
     SourceOption,
     TargetOption,
+    ToOption,
     beam_option,
+    choose_target,
     complete_names,
     open_task,
     with_examples,
@@ -39,6 +43,7 @@ from regard.terminal import Terminal
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from regard.data.directions import DirectionData
     from regard.data.sources.formats import PairCorpus
     from regard.tasks.classifier import Classifier
     from regard.tasks.completer import Completer
@@ -54,14 +59,20 @@ Table = dict[str, Any]
     regard evaluate model test.en test.fr -o output.fr   # keep the translations
     regard evaluate model test.tsv --beam 1 --json
     regard evaluate language-model test.txt              # perplexity
+    regard evaluate model --direction en-fr:a.tsv --direction en-de:b.tsv
 """)
 def evaluate(
     model: ModelArgument,
-    data: Annotated[list[str], typer.Argument(
+    data: Annotated[list[str] | None, typer.Argument(
         metavar="DATA", show_default=False,
         help="Test data. Translator: sentence pairs (TSV, JSONL, PO, TMX, or two plain files: sources, then targets). "
         "Language model and masked language model: plain text. Classifier: a TSV of text and label, a folder with one "
-        "folder of images per class, or two IDX files. - is standard input.")],
+        "folder of images per class, or two IDX files. - is standard input.")] = None,
+    direction: Annotated[list[str] | None, typer.Option(
+        "--direction", metavar="PAIR:FILE,...", rich_help_panel=DATA_PANEL, show_default=False,
+        help="Test data of one direction of a model for several languages, instead of DATA: en-fr:test.en,test.fr. "
+        "Repeat for each direction; each gets its own scores.")] = None,
+    to: ToOption = None,
     source: SourceOption = None,
     target: TargetOption = None,
     format: FormatOption = None,
@@ -100,16 +111,23 @@ def evaluate(
     if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
         fail(f"{output}: The folder {os.path.dirname(output)} does not exist. Create it first.")
     task = open_task(model, device, *TASK_COMMANDS)
+    if (to is not None or direction) and not isinstance(task, Translator):
+        fail(f"{model}: --to and --direction are for a translator, but this model is "
+             f"{TASK_NOUNS[type(task).__name__]}. Leave them out.")
     if output is not None and not isinstance(task, Translator):
         fail(f"{output}: -o writes translations, but this model is {TASK_NOUNS[type(task).__name__]}. Leave it out.")
     try:
+        data = _check_data(data, direction, to)
         if isinstance(task, Translator):
-            from regard.data.sources import formats
+            options = {"beams": beam, "lowercase": lowercase, "tokenize": tokenize, "batch_tokens": batch_tokens}
+            directions = _test_directions(task, data, direction, to, source, format)
+            reading: Table = {"source": source, "target": target, "format": format}
+            if directions:
+                found = _evaluate_directions(task, directions, output, options, reading)
+            else:
+                from regard.data.sources import formats
 
-            pairs = formats.read_pairs(data, source=source, target=target, format=format)
-            found = _evaluate_translator(task, pairs, output,
-                                         {"beams": beam, "lowercase": lowercase, "tokenize": tokenize,
-                                          "batch_tokens": batch_tokens})
+                found = _evaluate_translator(task, formats.read_pairs(data, **reading), output, options, to)
         elif isinstance(task, Completer):
             found = _evaluate_completer(task, data, window)
         elif isinstance(task, Filler):
@@ -125,12 +143,58 @@ def evaluate(
         _draw_table(found, Terminal.of(sys.stdout))
 
 
-def _evaluate_translator(task: "Translator", pairs: "PairCorpus", output: str | None, options: Table) -> Table:
+def _check_data(data: list[str] | None, direction: list[str] | None, to: str | None) -> list[str]:
+    """The files of DATA; none if directions are given instead."""
+    if data and direction:
+        fail(f"{data[0]}: With --direction the data of every direction is named there. Leave out DATA.")
+    if not data and not direction:
+        fail("Give test data after the model: its files, or --direction en-fr:test.en,test.fr for each direction.")
+    if to is not None and direction:
+        fail("--to has no effect with --direction, which names the target language. Leave it out.")
+    return data or []
+
+
+def _test_directions(task: "Translator", data: Sequence[str], direction: Sequence[str] | None, to: str | None,
+                     source: str | None, format: str | None) -> "list[DirectionData]":
+    """The directions of the test data; none if it has one that need not be named."""
+    from regard.data import directions as directed
+
+    if direction:
+        found = [directed.parse_direction(text) for text in direction]
+        directed.check_directions(found)
+        return found
+    if source is not None or to is not None or not task.target_languages:
+        return []
+    return directed.named_directions(data, format)
+
+
+def _evaluate_directions(task: "Translator", directions: "Sequence[DirectionData]", output: str | None, options: Table,
+                         reading: Table) -> Table:
+    """Scores for each direction, and their means."""
+    from regard.data.directions import read_direction
+
+    if output is not None and len(directions) > 1:
+        fail(f"{output}: -o writes the translations of one direction, and the test data has "
+             f"{', '.join(one.name for one in directions)}. Leave it out, or evaluate them one by one.")
+    views = [task.into(one.languages.target) for one in directions]  # an unknown language is refused first
+    tables = [{"direction": one.name,
+               **_evaluate_translator(view, read_direction(one, one.data, **reading), output, options)}
+              for one, view in zip(directions, views, strict=True)]
+    if len(tables) == 1:
+        return tables[0]
+    means = {key: fmean(table[key] for table in tables) for key in ("bleu", "chrf", "loss")}
+    return {"task": "directions", "pairs": sum(table["pairs"] for table in tables), "beam": options["beams"], **means,
+            "directions": tables}
+
+
+def _evaluate_translator(task: "Translator", pairs: "PairCorpus", output: str | None, options: Table,
+                         to: str | None = None) -> Table:
     from regard.storage.filesystem import write_file
     from regard.tasks.evaluation import evaluate_translator
 
     given = [(pair.source, pair.target) for pair in pairs]
     say_notes(pairs.log.notes)
+    task = choose_target(task, to, {*pairs.log.languages.values()})
     found = evaluate_translator(task, given, **options)
     if output is not None:
         lines = [text.replace("\r", " ").replace("\n", " ") + "\n" for text in found.hypotheses]
@@ -213,7 +277,24 @@ def _loss_table(loss: "TokenLoss") -> Table:
     return {"loss": loss.mean, "perplexity": loss.perplexity, "tokens": loss.tokens}
 
 
+def _draw_directions(found: Table, terminal: Terminal) -> None:
+    """A row for each direction, and the means."""
+    cells = [["direction", "pairs", "BLEU", "chrF", "loss"]]
+    for name, row in [*((one["direction"], one) for one in found["directions"]), ("mean", found)]:
+        cells.append([name, f"{row['pairs']:,}", f"{row['bleu']:.2f}", f"{row['chrf']:.2f}", f"{row['loss']:.4f}"])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
+                                                            zip(row[1:], widths[1:], strict=True))])
+                      for row in cells]])
+    first = found["directions"][0]
+    terminal.table({"Search": f"beam size {found['beam']}", "BLEU signature": first["bleu_signature"],
+                    "chrF signature": first["chrf_signature"]})
+
+
 def _draw_table(found: Table, terminal: Terminal) -> None:
+    if found["task"] == "directions":
+        _draw_directions(found, terminal)
+        return
     terminal.table(_result_rows(found))
     for each in found.get("degenerate", ()):
         terminal.text(f"Warning: {each['sentence']}")

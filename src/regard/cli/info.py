@@ -6,6 +6,7 @@ The command reads the folder with `regard.tasks.info`, which does not import tor
 import shlex
 import shutil
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +61,8 @@ def _as_table(model: str, found: "ModelInfo") -> dict[str, Any]:
     status, command = found.training, _commands(model, found)
     return {
         "folder": model, "format": found.format, "task": found.task, "kind": found.kind, "family": found.family,
-        "source_lang": found.source_lang, "target_lang": found.target_lang, "recipe": found.recipe,
+        "source_lang": found.source_lang, "target_lang": found.target_lang,
+        "directions": [*map(str, found.directions)], "recipe": found.recipe,
         "parameters": found.parameters, "vocab_sizes": list(found.vocabularies), "labels": list(found.labels),
         "scores": dict(found.record.get("scores", {})), "files": list(found.files), **found.counts,
         "training": None if status is None else {
@@ -89,9 +91,9 @@ def _draw(model: str, found: "ModelInfo") -> None:
 
 def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
     from regard.checks import plural
-    from regard.tasks.card import describe_languages, describe_vocabularies
+    from regard.tasks.card import describe_directions, describe_languages, describe_vocabularies
 
-    languages = describe_languages(found.source_lang, found.target_lang)
+    languages = describe_directions(found.directions) or describe_languages(found.source_lang, found.target_lang)
     if not languages and found.task == "translation":
         languages = "unknown (set them with --set-languages en-fr)"
     family = f"{found.family} (Hugging Face)" if found.family else found.kind or ""
@@ -116,7 +118,7 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
 
 
 def _format_scores(found: "ModelInfo") -> str:
-    from regard.tasks.card import INTERVAL_SUFFIX, format_interval, validation_data
+    from regard.tasks.card import INTERVAL_SUFFIX, PART_SEPARATOR, format_interval, validation_data
 
     stored = found.record.get("scores", {})
     scores = {name: value for name, value in stored.items() if isinstance(value, int | float)}
@@ -125,9 +127,18 @@ def _format_scores(found: "ModelInfo") -> str:
         return ""
     names = {"bleu": "BLEU", "chrf": "chrF"}
     shown = ", ".join(f"{names.get(name, name)} {value:.4g}{format_interval(stored.get(name + INTERVAL_SUFFIX))}"
-                      for name, value in scores.items())
+                      f"{_format_parts(name, scores)}" for name, value in scores.items() if PART_SEPARATOR not in name)
     on = validation_data(found.record).replace("`", "")
     return f"{shown} (step {step:,}, on {on})" if step is not None else f"{shown} (on {on})"
+
+
+def _format_parts(metric: str, scores: "Mapping[str, float]") -> str:
+    """The scores of the directions, in parentheses."""
+    from regard.tasks.card import PART_SEPARATOR
+
+    parts = {name.partition(PART_SEPARATOR)[2]: value for name, value in scores.items()
+             if name.startswith(f"{metric}{PART_SEPARATOR}")}
+    return f" ({', '.join(f'{name} {value:.4g}' for name, value in parts.items())})" if parts else ""
 
 
 def _format_training(status: "TrainingFolderStatus", has_model: bool) -> str:
@@ -143,17 +154,19 @@ def _format_training(status: "TrainingFolderStatus", has_model: bool) -> str:
 
 def _commands(model: str, found: "ModelInfo") -> tuple[str, str]:
     """How to use a model in a shell and in Python; empty if there is no way."""
-    from regard.tasks.card import CARD_FOLDER, TASK_USAGE
+    from regard.tasks.card import CARD_FOLDER, usage_of
 
     if found.kind is None:
         return "", ""
-    usage, texts = TASK_USAGE[found.kind], found.reads_text or found.kind == "vision"
+    usage, texts = usage_of(found.kind, found.record), found.reads_text or found.kind == "vision"
     command = usage.command.replace(CARD_FOLDER, shlex.quote(path_argument(model))) if texts else ""
     return command, f"regard.load({str(Path(model))!r}){usage.call if texts else usage.with_ids}"
 
 
 def _resume_command(model: str, status: "TrainingFolderStatus") -> str:
-    words = ["regard", "train", *map(path_argument, status.data),
+    directions = [part for one in status.directions for part in ("--direction", one)]
+    words = ["regard", "train", *map(path_argument, status.data), *directions,
+             *(["--both-ways"] if status.both_ways else []),
              *(part for file in status.validation for part in ("--validation", file)),
              *(() if status.task == "seq2seq" else ("--task", status.task)), "-o", model, "--resume"]
     return shlex.join(words)

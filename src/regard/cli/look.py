@@ -26,6 +26,7 @@ from regard.cli.options import (
     SEARCH_PANEL,
     TASK_NOUNS,
     DeviceOption,
+    ToOption,
     announce_terminal_input,
     beam_option,
     complete_names,
@@ -70,6 +71,7 @@ def look(
     target: Annotated[str | None, typer.Option(
         "--target", metavar="TEXT", rich_help_panel=SEARCH_PANEL, show_default=False,
         help="Show the attention for this translation instead of the model's own (forced decoding).")] = None,
+    to: ToOption = None,
     beam: Annotated[int | None, beam_option("5 for a translator, 1 for a language model", max=64)] = None,
     max_length: Annotated[int | None, typer.Option(
         "--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL, show_default="0",
@@ -101,11 +103,11 @@ def look(
     try:
         _check_output(output, view)
         if _is_model(subject):
-            traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device)
+            traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device, to)
         else:
-            if (other, target, beam, max_length) != (None, None, None, None):
-                fail("--with, --target, --beam and --max-length need a model folder, not a trace. To show two traces "
-                     "side by side, give both files.")
+            if (other, target, beam, max_length, to) != (None, None, None, None, None):
+                fail("--with, --target, --to, --beam and --max-length need a model folder, not a trace. To show two "
+                     "traces side by side, give both files.")
             traces, what_if = [_load_trace(name) for name in (subject, given) if name is not None], None
         if not all(trace.attentions for trace in traces):
             fail("There is no attention to show: the model or trace has no attention layer.")
@@ -159,15 +161,18 @@ def _load_trace(name: str) -> "Trace":
 
 
 def _trace_models(folder: str, other: str | None, given: str | None, target: str | None, beam: int | None,
-                  max_length: int | None,
-                  device: str) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
+                  max_length: int | None, device: str,
+                  to: str | None) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
     """The traces of one or two models, and the function that answers "what if"."""
     if given is None:
         fail(f"{escape_unprintable(folder)}: Give a text (or an image): regard look {escape_unprintable(folder)} TEXT")
+    from regard.tasks.translator import Translator
+
     names = [folder] if other is None else [folder, other]
     tasks = [open_task(name, device, *LOOK_TASKS) for name in names]
     for name, task in zip(names, tasks, strict=True):
-        _check_task_options(name, task, target, beam, max_length)
+        _check_task_options(name, task, target, beam, max_length, to)
+    tasks = [task.into(to) if isinstance(task, Translator) else task for task in tasks]
     if any(_reads_images(task) for task in tasks):
         if not all(map(_reads_images, tasks)):
             fail("One model takes images and the other text. Give two models with the same kind of input.")
@@ -180,9 +185,11 @@ def _trace_models(folder: str, other: str | None, given: str | None, target: str
                                                           beams=request.beams)
 
 
-def _check_task_options(name: str, task: "Task", target: str | None, beam: int | None, max_length: int | None) -> None:
+def _check_task_options(name: str, task: "Task", target: str | None, beam: int | None, max_length: int | None,
+                        to: str | None = None) -> None:
     kind = type(task).__name__
-    for option, value, kinds in (("--target", target, ("Translator",)), ("--beam", beam, ("Translator", "Completer")),
+    for option, value, kinds in (("--target", target, ("Translator",)), ("--to", to, ("Translator",)),
+                                 ("--beam", beam, ("Translator", "Completer")),
                                  ("--max-length", max_length, ("Completer",))):
         if value is not None and kind not in kinds:
             needed = " or ".join(TASK_NOUNS[one] for one in kinds)

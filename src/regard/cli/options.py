@@ -26,7 +26,7 @@ names of options work with a notice (`RENAMED_OPTIONS`).
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -37,8 +37,10 @@ from regard.checks import plural
 from regard.cli.output import fail, say
 
 if TYPE_CHECKING:
+    from regard.data.languages import LanguagePair
     from regard.tasks.search import Beam, Sampling
     from regard.tasks.task import Task
+    from regard.tasks.translator import Translator
 
 RENAMED_OPTIONS = {
     "--limit": "--max-length", "--least": "--min-length", "--no-repeat": "--no-repeat-ngram-size",
@@ -115,6 +117,10 @@ FormatOption = Annotated[str | None, typer.Option(
     "--format", metavar="NAME", rich_help_panel=DATA_PANEL, show_default="from the file name",
     autocompletion=complete_names("plain", "tsv", "jsonl", "po", "tmx"),
     help="File format: plain, tsv, jsonl, po or tmx.")]
+
+ToOption = Annotated[str | None, typer.Option(
+    "--to", metavar="LANGUAGE", rich_help_panel=SEARCH_PANEL, show_default=False,
+    help="Target language of a model for several languages, such as fr. The language of the source need not be said.")]
 
 
 def beam_option(default: str, **options: Any) -> Any:
@@ -266,6 +272,22 @@ def open_task(folder: str, device: str, *wanted: str) -> "Task":
         needed = " or ".join(TASK_NOUNS[one] for one in wanted)
         fail(f"{folder}: This command needs {needed}, but this model is {TASK_NOUNS[name]}.{command}")
     return task
+
+
+def choose_target(task: "Task", to: str | None, told: "Collection[LanguagePair]" = ()) -> "Translator":
+    """A translator for the language of --to; without it, a model for several languages takes that of its test data.
+
+    Args:
+        told: the languages that the data tells, by file names or header lines.
+    """
+    from regard.data.languages import find_language
+    from regard.tasks.translator import Translator
+
+    assert isinstance(task, Translator)
+    targets = [*{pair.target for pair in told}]
+    if to is None and len(targets) == 1 and find_language(targets[0], task.target_languages) is not None:
+        return task.into(targets[0])
+    return task.into(to)
 
 
 def text_blocks(texts: Sequence[str] | None) -> Iterator[list[str]]:

@@ -57,6 +57,34 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
+class DirectionOptions:
+    """The directions of a model for several languages."""
+
+    direction: Annotated[Several, typer.Option(
+        "--direction", metavar="PAIR:FILE,...", rich_help_panel=DATA_PANEL, show_default=False,
+        help="Data of one direction of a model for several languages, instead of DATA: en-fr:train.en,train.fr or "
+        "en-fr:pairs.tsv. Repeat for each direction; --validation then has the same form.")] = None
+    both_ways: Annotated[bool, typer.Option(
+        "--both-ways", rich_help_panel=DATA_PANEL,
+        help="Train every direction also the other way round, with the same data.")] = False
+
+    def request_fields(self, data: Sequence[str], examples: DataOptions) -> dict[str, Any]:
+        """The arguments of a `TrainingRequest` for the data: files, or directions."""
+        from regard.data.directions import DirectionData
+        from regard.data.languages import parse_pair
+        from regard.training.tasks.directions import parse_directions
+
+        validation = tuple(examples.validation or ())
+        if self.direction:
+            return {"data": tuple(data), "directions": parse_directions(self.direction, validation),
+                    "both_ways": self.both_ways}
+        if self.both_ways and data and examples.languages is not None:
+            pair = parse_pair(examples.languages)
+            return {"data": (), "directions": (DirectionData(pair, tuple(data), validation),), "both_ways": True}
+        return {"data": tuple(data), "validation": validation, "both_ways": self.both_ways}
+
+
+@dataclass(frozen=True)
 class ModelOptions:
     """Short options for the model; None if not given."""
 
@@ -134,14 +162,18 @@ class OutputOptions:
     regard train train.en train.fr -o model --epochs 20
     regard train book.txt -o model --task language  # from plain text
     regard train pairs.tsv -o model --resume        # continue after Ctrl-C
+    regard train --direction en-fr:a.tsv --direction en-de:b.tsv -o model
 """)
 @expand_options
 def train(
-    data: Annotated[list[str], typer.Argument(metavar="DATA", help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain "
-                    "files: sources, then targets). For language and masked models plain text. To classify, a folder "
-                    "with a folder of images for each class, two IDX files, or texts with labels (TSV, JSONL).")],
+    data: Annotated[Several, typer.Argument(
+        metavar="DATA", show_default=False,
+        help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain files: sources, then targets). For language and masked "
+        "models plain text. To classify, a folder with a folder of images for each class, two IDX files, or texts with "
+        "labels (TSV, JSONL).")] = None,
     *,
     examples: DataOptions,
+    several: DirectionOptions,
     recipe: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=MODEL_PANEL,
                       show_default=BY_DATA, help="Recipe, such as transformer-small or seq2seq-attention, or a TOML "
                       "file with settings.")] = None,
@@ -173,9 +205,12 @@ def train(
 
     options = {field.name: getattr(group, field.name) for group in (model, schedule) for field in fields(group)}
     try:
+        fields_of_data = several.request_fields(data or (), examples)
+        languages = None if several.both_ways and fields_of_data.get("directions") and not several.direction else \
+            examples.languages
         request = TrainingRequest(
-            task=examples.task, data=tuple(data), output=Path(output), validation=tuple(examples.validation or ()),
-            recipe=recipe, changes=parse_changes(changes or (), examples.languages), options=options, resume=resume,
+            task=examples.task, output=Path(output), **fields_of_data,
+            recipe=recipe, changes=parse_changes(changes or (), languages), options=options, resume=resume,
             source=examples.source, target=examples.target, format=examples.format, device=device,
             progress=partial(show_count, noun="read", out=sys.stderr))
         outcome = training.train(request, shown.loggers(Path(output)))

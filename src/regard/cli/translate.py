@@ -39,6 +39,7 @@ from regard.cli.options import (
     SamplingOptions,
     SourceOption,
     TargetOption,
+    ToOption,
     beam_option,
     choose_device,
     complete_names,
@@ -76,6 +77,7 @@ FILE_ENDINGS = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
 class TranslationOptions:
     """Options of a translation besides the search."""
 
+    to: ToOption = None
     nbest: Annotated[int, typer.Option(
         "-n", "--nbest", "--n-best", metavar="N", min=1, max=MAX_BEAMS, rich_help_panel=SEARCH_PANEL,
         help="Number of translations per text: the N best of the beam, or N samples. Each line then starts with the "
@@ -142,6 +144,8 @@ class TranslationRequest:
     prefix: str
     glossary: "Glossary | None"
     engine: EngineOptions
+    to: str | None = None
+    """The target language."""
 
     def open_translator(self, model: str) -> "TranslatorMixin":
         """The translator in a model folder. What it cannot do is refused before any text is read."""
@@ -166,7 +170,7 @@ class TranslationRequest:
             except ExportError as error:
                 fail(str(error), 1)
         translator.check_search(self.strategy, glossary=self.glossary)
-        return translator
+        return translator.into(self.to)
 
     def translate(self, translator: "TranslatorMixin", texts: list[str]) -> "list[Translation]":
         """The best translation of each text, with the others as its alternatives."""
@@ -195,7 +199,8 @@ class TranslationRequest:
                                                     for source, targets in self.glossary.entries.items()}
         return self.strategy.table() | {
             "mbr": self.mbr, "prefix": self.prefix, "glossary": terms, "engine": engine,
-            "quantization": None if engine == TORCH else self.engine.quantization or "float32"}
+            "quantization": None if engine == TORCH else self.engine.quantization or "float32",
+            **({} if self.to is None else {"to": self.to})}
 
 
 def make_request(options: TranslationOptions, beam_options: SourceBeamOptions, sampling: SamplingOptions,
@@ -221,7 +226,7 @@ def make_request(options: TranslationOptions, beam_options: SourceBeamOptions, s
             fail(f"--mbr {options.mbr} needs --beam {options.mbr} or more; the beam size is {beam_options.beam}.")
         strategy = make_beam(beam_options, lengths, count, DEFAULT_BEAM_SIZE,
                              coverage_penalty=beam_options.coverage_penalty)
-    return TranslationRequest(strategy, options.mbr is not None, options.prefix, glossary, engine)
+    return TranslationRequest(strategy, options.mbr is not None, options.prefix, glossary, engine, options.to)
 
 
 @with_examples("""
@@ -230,6 +235,7 @@ def make_request(options: TranslationOptions, beam_options: SourceBeamOptions, s
     regard translate model app.po -o app.fr.po --entries missing
     regard translate model "A text." --nbest 3 --scores   # the three best
     regard translate model --engine ctranslate2 --quantization int8 < input.txt
+    regard translate model --to fr "A text."              # of several languages
 """)
 @expand_options
 def translate(

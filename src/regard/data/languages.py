@@ -4,6 +4,9 @@
     check_code("source_lang", "EN")            "en"; a ValueError with an example if it is not a code
     languages_in_names("train.en", "train.fr") LanguagePair("en", "fr"), or None
     language_name("pt-BR")                     "Portuguese (BR)"
+    language_control("fr")                     "<2fr>", the control token of a target language
+    target_controls(tokenizer.controls)        {"fr": "<2fr>", ...}; Marian's >>fra<< counts too
+    find_language("fr", ["fra", "deu"])        "fra", the same language under another code
 
 A code is a BCP 47 tag: a language of two or three letters, then possibly a script (Hans), a region (BR, 419) and
 variants. A user may name any well-formed one. Codes are recognised without being asked for, in a file name or a header
@@ -12,6 +15,7 @@ line, only if the language is in `LANGUAGES`, since many short words look like c
 
 import os
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from regard import checks
@@ -43,10 +47,28 @@ zho Chinese""".replace("\n", "").split("|"))
 """The English names of languages by their codes."""
 CODES_BY_NAME = {name.casefold(): code for code, name in reversed(LANGUAGES.items())}
 """The two-letter code of an English name, if it has one."""
+# ISO 639-1 and ISO 639-3, and where they differ the older code of ISO 639-2; Mandarin counts as Chinese.
+_THREE_LETTERS = """
+aa aar|ab abk|ae ave|af afr|ak aka|am amh|an arg|ar ara|as asm|av ava|ay aym|az aze|ba bak|be bel|bg bul|bi bis|bm bam|
+bn ben|bo bod tib|br bre|bs bos|ca cat|ce che|ch cha|co cos|cr cre|cs ces cze|cu chu|cv chv|cy cym wel|da dan|
+de deu ger|dv div|dz dzo|ee ewe|el ell gre|en eng|eo epo|es spa|et est|eu eus baq|fa fas per|ff ful|fi fin|fj fij|
+fo fao|fr fra fre|fy fry|ga gle|gd gla|gl glg|gn grn|gu guj|gv glv|ha hau|he heb|hi hin|ho hmo|hr hrv|ht hat|hu hun|
+hy hye arm|hz her|ia ina|id ind|ie ile|ig ibo|ii iii|ik ipk|io ido|is isl ice|it ita|iu iku|ja jpn|jv jav|ka kat geo|
+kg kon|ki kik|kj kua|kk kaz|kl kal|km khm|kn kan|ko kor|kr kau|ks kas|ku kur|kv kom|kw cor|ky kir|la lat|lb ltz|lg lug|
+li lim|ln lin|lo lao|lt lit|lu lub|lv lav|mg mlg|mh mah|mi mri mao|mk mkd mac|ml mal|mn mon|mr mar|ms msa may|mt mlt|
+my mya bur|na nau|nb nob|nd nde|ne nep|ng ndo|nl nld dut|nn nno|no nor|nr nbl|nv nav|ny nya|oc oci|oj oji|om orm|or ori|
+os oss|pa pan|pi pli|pl pol|ps pus|pt por|qu que|rm roh|rn run|ro ron rum|ru rus|rw kin|sa san|sc srd|sd snd|se sme|
+sg sag|sh hbs|si sin|sk slk slo|sl slv|sm smo|sn sna|so som|sq sqi alb|sr srp|ss ssw|st sot|su sun|sv swe|sw swa|ta tam|
+te tel|tg tgk|th tha|ti tir|tk tuk|tl tgl|tn tsn|to ton|tr tur|ts tso|tt tat|tw twi|ty tah|ug uig|uk ukr|ur urd|uz uzb|
+ve ven|vi vie|vo vol|wa wln|wo wol|xh xho|yi yid|yo yor|za zha|zh zho chi cmn|zu zul"""
+SHORT_CODES: dict[str, str] = {long: entry.split()[0] for entry in _THREE_LETTERS.replace("\n", "").split("|")
+                               for long in entry.split()[1:]}
+"""The two-letter code of a language by its three-letter codes."""
 EXAMPLE = '"en", "pt-BR" or "zh-Hans"'
 _CODE = re.compile(r"([a-z]{2,3})(?:-([a-z]{4}))?(?:-([a-z]{2}|[0-9]{3}))?((?:-(?:[a-z0-9]{5,8}|[0-9][a-z0-9]{3}))*)",
                    re.IGNORECASE)
 _SUBTAG = re.compile(r"[A-Z][a-z]{3}|[A-Z]{2}|[0-9]{3}|[a-z0-9]{5,8}|[0-9][a-z0-9]{3}")
+_CONTROL = re.compile(r"<2([^\s<>]+)>|>>([^\s<>]+)<<")
 _TEXT_SUFFIXES = (".gz", ".txt", ".tsv", ".jsonl", ".tok", ".bpe")
 
 
@@ -146,3 +168,43 @@ def _last_part(path: str) -> str:
     while any(name.lower().endswith(suffix) for suffix in _TEXT_SUFFIXES):
         name = name[:name.rindex(".")]
     return name.rpartition(".")[2]
+
+
+# The target languages of a model
+
+def language_control(code: str) -> str:
+    """The name of the control token that asks for a language."""
+    return f"<2{code}>"
+
+
+def target_controls(names: Iterable[str]) -> dict[str, str]:
+    """The control tokens that ask for a language, by its code, among the names of all control tokens."""
+    found = ((name, _CONTROL.fullmatch(name)) for name in names)
+    codes = ((name, match and normalize_code(match[1] or match[2])) for name, match in found)
+    return {code: name for name, code in codes if code}
+
+
+def find_language(wanted: str, available: Iterable[str]) -> str | None:
+    """The available code for the language that a user asks for; None if there is none, or more than one fits.
+
+    fr and fra are the same language, and so is an English name. A code without script and region also finds the only
+    available one that has them: zh finds cmn-Hans.
+    """
+    code, known = normalize_code(wanted), [*available]
+    if code in known:
+        return code
+    code = code or known_code(wanted)
+    if code is None:
+        return None
+    language, rest = _language_and_rest(code)
+    same = [one for one in known if _language_and_rest(one)[0] == language]
+    exact = [one for one in same if _language_and_rest(one)[1] == rest]
+    if exact:
+        return exact[0]
+    return same[0] if len(same) == 1 and not rest else None
+
+
+def _language_and_rest(code: str) -> tuple[str, str]:
+    """The language of a code, as two letters if it has such a code, and what follows it."""
+    language, _, rest = code.partition("-")
+    return SHORT_CODES.get(language, language), rest

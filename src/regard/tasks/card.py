@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 from regard._version import __version__
 from regard.checks import plural
-from regard.data.languages import language_name
+from regard.data.languages import LanguagePair, language_name, parse_pair
 from regard.toml import escape
 
 CARD_FILE = "README.md"
+PART_SEPARATOR = "/"
+"""Between a score and the part of the validation data that it belongs to: "bleu/en-fr"."""
 CARD_FOLDER = "path/to/this/folder"
 """Stands for the folder in commands."""
 COUNTED = ("pairs", "texts", "images", "characters")
@@ -92,15 +94,39 @@ def model_card(kind: str, parameters: int, *, reads_text: bool, labels: Sequence
     """
     usage, record = TASK_USAGE[kind], record or {}
     return "\n".join([*_metadata(usage, record), *_summary(kind, usage, parameters, labels, vocabularies, record),
-                      *_usage(usage, reads_text or kind == "vision"), *_scores(record), *_data(record),
+                      *_usage(usage_of(kind, record), reads_text or kind == "vision"), *_scores(record),
+                      *_directions(record), *_data(record),
                       *_settings(record), *_limits(usage)]) + "\n"
+
+
+def usage_of(kind: str, record: Mapping[str, Any]) -> TaskUsage:
+    """How a model is used; one for several languages needs the target language."""
+    usage, pairs = TASK_USAGE[kind], directions(record)
+    if not pairs:
+        return usage
+    command = usage.command.replace(CARD_FOLDER, f"{CARD_FOLDER} --to {pairs[0].target}")
+    return usage._replace(command=command, call=usage.call.replace('("...")', f'("...", to="{pairs[0].target}")'))
 
 
 def language_pair(record: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """The codes of source and target language in a record; None for an unknown one."""
     data = record.get("data", {})
+    if directions(record):
+        return None, None
     source, target = (data.get(key) for key in ("source_lang", "target_lang"))
     return source if isinstance(source, str) else None, target if isinstance(target, str) else None
+
+
+def directions(record: Mapping[str, Any]) -> tuple[LanguagePair, ...]:
+    """The directions of a model for several languages; empty for any other."""
+    given = record.get("data", {}).get("directions", ())
+    return tuple(parse_pair(name) for name in given if isinstance(name, str))
+
+
+def describe_directions(pairs: Sequence[LanguagePair]) -> str:
+    """Directions in words: "English (en), French (fr), German (de): en-fr, fr-en, en-de"."""
+    codes = dict.fromkeys(code for pair in pairs for code in pair)
+    return f"{', '.join(map(_named_code, codes))}: {', '.join(map(str, pairs))}" if pairs else ""
 
 
 def describe_languages(source: str | None, target: str | None) -> str:
@@ -118,7 +144,8 @@ def _named_code(code: str) -> str:
 
 def _metadata(usage: TaskUsage, record: Mapping[str, Any]) -> Iterator[str]:
     """The YAML front matter of a Hugging Face card."""
-    codes = dict.fromkeys(code for code in language_pair(record) if code is not None)
+    codes = dict.fromkeys(code for pair in (language_pair(record), *directions(record)) for code in pair
+                          if code is not None)
     yield "---"
     if codes:
         yield "language:"
@@ -128,9 +155,10 @@ def _metadata(usage: TaskUsage, record: Mapping[str, Any]) -> Iterator[str]:
 
 def _summary(kind: str, usage: TaskUsage, parameters: int, labels: Sequence[str] | None, vocabularies: Sequence[int],
              record: Mapping[str, Any]) -> Iterator[str]:
-    languages = describe_languages(*language_pair(record))
+    languages = describe_languages(*language_pair(record)) or describe_directions(directions(record))
     title = f"{usage.name[0].upper()}{usage.name[1:]}{' model' if 'model' not in usage.name else ''}"
-    yield from (f"# {title}{f': {languages}' if languages else ''}", "")
+    named = languages.partition(": ")[0]
+    yield from (f"# {title}{f': {named}' if named else ''}", "")
     yield from (f"This model {usage.what}. It was trained with regard {__version__}." if record.get("training") else
                 f"This model {usage.what}. It was saved by regard {__version__}.", "")
     yield f"- Task: {usage.name}"
@@ -172,10 +200,11 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
     after = f" after step {step:,}" if isinstance(step, int) else ""
     yield f"Measured on {validation_data(record)}{after}."
     warnings = scores.pop("degenerate", ())
-    intervals = {name: format_interval(scores.pop(f"{name}{INTERVAL_SUFFIX}", None)) for name in tuple(scores)
+    whole = {name: value for name, value in scores.items() if PART_SEPARATOR not in name}
+    intervals = {name: format_interval(whole.pop(f"{name}{INTERVAL_SUFFIX}", None)) for name in tuple(whole)
                  if not name.endswith(INTERVAL_SUFFIX)}
     yield from _table(("score", "value"), ((SCORE_NAMES.get(name, name), value + intervals.get(name, ""))
-                                           for name, value in _flat(scores)))
+                                           for name, value in _flat(whole)))
     if any(intervals.values()):
         yield from ("", "In brackets: 95 % confidence intervals, by bootstrap resampling of the sentences.")
     for warning in warnings if isinstance(warnings, Sequence) else ():
@@ -188,6 +217,25 @@ def format_interval(interval: Any) -> str:
         case [int() | float() as low, int() | float() as high]:
             return f" [{low:.4g}, {high:.4g}]"
     return ""
+
+
+def _directions(record: Mapping[str, Any]) -> Iterator[str]:
+    """The scores of each direction, and what the model does with others."""
+    pairs, scores = directions(record), record.get("scores", {})
+    if not pairs:
+        return
+    unseen = [f"{source}-{target}" for source in dict.fromkeys(code for pair in pairs for code in pair)
+              for target in dict.fromkeys(pair.target for pair in pairs)
+              if source != target and (source, target) not in pairs]
+    yield from ("", "## Directions", "")
+    yield ("The model was trained on these directions; BLEU and chrF above are their means." + (
+        f" It also translates {', '.join(unseen)}, of which it saw no pairs (zero-shot translation), often worse."
+        if unseen else ""))
+    columns = {SCORE_NAMES[metric]: {str(pair): scores.get(f"{metric}{PART_SEPARATOR}{pair}") for pair in pairs}
+               for metric in ("bleu", "chrf")}
+    rows = [(str(pair), " / ".join("?" if found[str(pair)] is None else f"`{found[str(pair)]:.4g}`"
+                                   for found in columns.values())) for pair in pairs]
+    yield from _table(("direction", " / ".join(columns)), rows)
 
 
 def validation_data(record: Mapping[str, Any]) -> str:

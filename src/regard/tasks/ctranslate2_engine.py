@@ -17,12 +17,13 @@ other options; it returns neither log-probabilities nor alignments. The result f
 others.
 """
 
+import copy
 import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from regard import checks
 from regard.checks import whole_number
@@ -41,6 +42,7 @@ from regard.tasks.translator import (
     Translator,
     TranslatorMixin,
     check_prefix_length,
+    controls_for_language,
     prefix_for_each,
 )
 
@@ -69,7 +71,7 @@ class CTranslate2Engine(TranslatorMixin):
     """A translator that CTranslate2 runs.
 
     Args:
-        translator: the exported translator; only its tokenizer and special ids are used.
+        translator: the exported translator; only its tokenizer, languages and special ids are used.
         folder: the folder of the export.
         threads: the number of threads; by default all cores.
         device: "cpu" or "cuda".
@@ -79,6 +81,7 @@ class CTranslate2Engine(TranslatorMixin):
                  device: str = "cpu") -> None:
         record = _read_record(Path(folder))
         self.tokenizer, self.special = translator.pair_tokenizer(), translator.special
+        self.target_lang, self.directions = translator.target_lang, translator.directions
         self.names = exporting.vocabulary_names(translator)
         self.positions = ctranslate2.max_positions(translator.config) or ctranslate2.DEFAULT_POSITIONS
         self.ids = {name: id_ for id_, name in enumerate(self.names.target)}
@@ -119,6 +122,15 @@ class CTranslate2Engine(TranslatorMixin):
     def check_mbr(self) -> None:
         """Refuse `mbr`."""
         refuse_mbr()
+
+    def into(self, to: str | None) -> Self:
+        """This engine for one target language; both share the model."""
+        controls = controls_for_language(self.tokenizer, to, self.target_lang, self.directions)
+        if controls == self.tokenizer.controls:
+            return self
+        other = copy.copy(self)
+        other.tokenizer = self.tokenizer.with_controls(*controls)
+        return other
 
     def _translate_rows(self, rows: Mapping[int, EngineRow], strategy: Beam,
                         batch_tokens: int | None) -> dict[int, list[Translation]]:

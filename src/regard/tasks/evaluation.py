@@ -179,11 +179,17 @@ def translation_statistics(hypotheses: Sequence[str], references: Sequence[str],
                                  _chrf_statistics(hypotheses, references, lowercase))
 
 
-def score_details(statistics: TranslationStatistics, sources: Sequence[str], hypotheses: Sequence[str],
+def score_details(statistics: TranslationStatistics | None, sources: Sequence[str], hypotheses: Sequence[str],
                   references: Sequence[str]) -> dict[str, Any]:
-    """What the record of a model has beside its scores: confidence intervals, and how its output is degenerate."""
-    scores, found = statistics.scores(BOOTSTRAP_DRAWS), find_degenerate(sources, hypotheses, references)
-    intervals = {"bleu_interval": scores.bleu_interval, "chrf_interval": scores.chrf_interval}
+    """What the record of a model has beside its scores: confidence intervals, and how its output is degenerate.
+
+    Args:
+        statistics: of all hypotheses; None if the scores are means of several directions, which have no intervals.
+    """
+    found, intervals = find_degenerate(sources, hypotheses, references), dict[str, ConfidenceInterval | None]()
+    if statistics is not None:
+        scores = statistics.scores(BOOTSTRAP_DRAWS)
+        intervals = {"bleu_interval": scores.bleu_interval, "chrf_interval": scores.chrf_interval}
     return {**{name: [*interval] for name, interval in intervals.items() if interval is not None},
             **({"degenerate": [each.sentence for each in found]} if found else {})}
 

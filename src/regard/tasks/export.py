@@ -38,7 +38,7 @@ from regard import checks
 from regard._version import __version__
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
 from regard.data.tokenizer.loading import HUGGING_FACE_ROLES, JsonTokenizer, MarianTokenizer
-from regard.data.tokenizer.subwords import FIRST_PIECE, SPECIAL_PIECES, SentencePieceTokenizer
+from regard.data.tokenizer.subwords import FIRST_PIECE, SPECIAL_PIECES, LosslessTokenizer, SentencePieceTokenizer
 from regard.models.vision import VisionConfig
 from regard.special_tokens import SpecialTokens
 from regard.storage import ctranslate2, onnx
@@ -55,6 +55,8 @@ RECORD_FILE = "export.json"
 """A record of the exported model and the export, in the folder of the export."""
 ROW_LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 """The lengths of random rows, as far as the model has positions."""
+MAX_CONTROLS = 20
+"""Control tokens that a note lists."""
 MAX_WRITTEN = 20
 """Tokens that greedy search writes after a row."""
 MAX_TEXTS = 100
@@ -214,7 +216,17 @@ def _to_ctranslate2(task: Task, folder: Path, quantization: str) -> tuple[str, .
     notes = [] if positions is None else [f"The export takes texts of at most {positions:,} tokens."]
     if isinstance(task, Translator):
         notes.append("Append the end token to every source.")
-    return tuple(notes)
+    return (*notes, *_control_notes(task))
+
+
+def _control_notes(task: Task) -> tuple[str, ...]:
+    """How to choose the target language of an exported model for several languages."""
+    if not isinstance(task, Translator) or not task.target_languages:
+        return ()
+    controls = task.pair_tokenizer().source.controls
+    shown = ", ".join(f"{name} (id {id_})" for name, id_ in [*controls.items()][:MAX_CONTROLS])
+    return (f"Begin every source with the token of the target language: {shown}"
+            f"{', ...' if len(controls) > MAX_CONTROLS else ''}.",)
 
 
 def _run_ctranslate2(task: Task, folder: Path, quantization: str) -> "ExportRunner":
@@ -225,8 +237,8 @@ def _run_ctranslate2(task: Task, folder: Path, quantization: str) -> "ExportRunn
 def _to_onnx(task: Task, folder: Path, quantization: str) -> tuple[str, ...]:
     onnx.write_onnx(folder, task.config, task.model)
     _write_files(folder, _regard_tokenizer_files(task))
-    return (("The graphs have no key-value cache: pass all tokens so far at each step.",)
-            if hasattr(task.model, "decode") else ())
+    cache = ("The graphs have no key-value cache: pass all tokens so far at each step.",)
+    return (*(cache if hasattr(task.model, "decode") else ()), *_control_notes(task))
 
 
 def _run_onnx(task: Task, folder: Path, quantization: str) -> "ExportRunner":
@@ -243,7 +255,7 @@ def _to_huggingface(task: Task, folder: Path, quantization: str) -> tuple[str, .
     for name in folders.verify(inner).files:
         (inner / name).rename(folder / name)
     shutil.rmtree(inner)
-    return notes
+    return (*notes, *_control_notes(task))
 
 
 def _run_huggingface(task: Task, folder: Path, quantization: str) -> "ExportRunner":
@@ -275,6 +287,9 @@ def _huggingface_tokenizer_files(task: Task) -> tuple[dict[str, bytes], tuple[st
     one, end = tokenizer, task.special.separator
     if isinstance(tokenizer, PairTokenizer):
         one, end = (tokenizer.source if tokenizer.joint else None), tokenizer.source_end  # type: ignore[assignment]
+    if isinstance(one, LosslessTokenizer) and one.controls:
+        return {}, ("The tokenizer is not exported, because a text could forge the control tokens in `transformers`: "
+                    "pass token ids.",)
     if (not isinstance(one, SentencePieceTokenizer) or not tokenizer_json.is_exportable(one)
             or task.special.cls is not None):
         return {}, ("The tokenizer is not exported, because `transformers` has no such tokenizer: pass token ids.",)
@@ -463,7 +478,8 @@ def _source_end(task: Translator) -> int:
 def _rows_of_texts(task: Task, texts: Sequence[str]) -> IdLists:
     """The rows of texts, without empty ones."""
     if isinstance(task, Translator):
-        rows = task.pair_tokenizer().encode_sources(texts)
+        languages = task.target_languages  # any of them will do: the same ids are given to both models
+        rows = (task.into(languages[0]) if languages else task).pair_tokenizer().encode_sources(texts)
     elif isinstance(task, EncoderTask):
         rows = task.encode_texts(texts)
     else:

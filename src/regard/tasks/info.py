@@ -25,7 +25,7 @@ from regard.data.languages import LanguagePair, normalize_code
 from regard.storage import filesystem
 from regard.storage import folder as folders
 from regard.storage.filesystem import FolderError, unreadable_error
-from regard.tasks.card import CARD_FILE, COUNTED, TASK_USAGE, model_card
+from regard.tasks.card import CARD_FILE, COUNTED, TASK_USAGE, directions, model_card
 from regard.tasks.record import RECORD_KEYS, SHA256_KEY, TOKENIZER_KEY, with_current_names
 
 CONFIG_FILE, WEIGHTS_FILE, HUGGING_FACE_CONFIG = "config.toml", "model.safetensors", "config.json"
@@ -58,6 +58,9 @@ class TrainingFolderStatus:
     """The names of the data files, without folders."""
     validation: tuple[str, ...] = ()
     task: str = "seq2seq"
+    directions: tuple[str, ...] = ()
+    """The values of --direction."""
+    both_ways: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,11 @@ class ModelInfo:
     def task(self) -> str | None:
         """The name of the task."""
         return None if self.kind is None else TASK_USAGE[self.kind].name
+
+    @property
+    def directions(self) -> tuple[LanguagePair, ...]:
+        """The directions of a model for several languages; empty for any other."""
+        return directions(self.record)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -192,7 +200,8 @@ def _training_status(path: Path) -> TrainingFolderStatus | None:
         done = done or ("max_time" in config and not (path / DATA_FOLDER).exists())
         reading = identity["reading"]
         return TrainingFolderStatus(state["step"], steps, state["seconds"], done, _is_running(path),
-                                    tuple(reading["DATA"]), tuple(reading["--validation"]), identity["task"])
+                                    tuple(reading["DATA"]), tuple(reading["--validation"]), identity["task"],
+                                    tuple(reading.get("--direction", ())), bool(reading.get("--both-ways")))
     except (KeyError, TypeError, AttributeError):  # no checkpoint, or one of another version
         return _status_from_metrics(path)
 
@@ -298,6 +307,9 @@ def set_languages(folder: str | os.PathLike[str], pair: LanguagePair) -> bool:
     if info.task != "translation":
         raise FolderError(f"{folder}: Only a translation model has a source and a target language; this is a "
                           f"{info.task} model.")
+    if info.directions:
+        raise FolderError(f"{folder}: This model is for several languages, {', '.join(map(str, info.directions))}. "
+                          "They are stored with it, and cannot be set.")
     if info.training is not None and info.training.running:
         raise FolderError(f"{folder}: A training is running in this folder. Wait until it ends.")
     manifest = folders.verify(path)

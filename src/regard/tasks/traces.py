@@ -185,7 +185,9 @@ def replay_translation(task: Task, text: str | None, source: Sequence[int], foun
     written = [*found.ids, *([] if found.cut else task.end_ids()[:1])]
     read = [start, *written[:-1]]
     source_tokenizer, target_tokenizer = (None, None) if both is None else (both.source, both.target)
-    sides = {SOURCE: _input_side(source_tokenizer, text, source), READ: TraceSide(_piece_names(target_tokenizer, read))}
+    before = 0 if both is None else len(both.controls)
+    sides = {SOURCE: _input_side(source_tokenizer, text, source, before),
+             READ: TraceSide(_piece_names(target_tokenizer, read))}
     if written:  # a maximum length of 0 leaves none
         sides[TARGET] = _output_side(target_tokenizer, found.ids, written)
 

@@ -17,13 +17,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from regard import checks
 from regard.data.filters import is_blank
-from regard.data.languages import check_code
+from regard.data.languages import LanguagePair, check_code, find_language, parse_pair, target_controls
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
 from regard.decoding.constraints import Constraint, ForbiddenAfter, ForbiddenTokens, MinLength, WithPrefix
 from regard.decoding.cuda_graph import encode, model_unchanged
@@ -71,6 +71,8 @@ LENGTH_FACTOR, EXTRA_LENGTH = 2, 50
 """The default maximum length: LENGTH_FACTOR times the tokens of the source, and EXTRA_LENGTH more."""
 MBR_SAMPLES = 32
 """The default number of samples of `mbr`."""
+MAX_LANGUAGES = 40
+"""Languages that a message lists."""
 GlossaryLike = Glossary | Mapping[str, str | Sequence[str]]
 """A glossary, or a table of terms."""
 
@@ -124,21 +126,31 @@ class TranslatorMixin(ABC):
     def check_mbr(self) -> None:
         """Refuse `mbr` if the engine cannot do it."""
 
+    @abstractmethod
+    def into(self, to: str | None) -> Self:
+        """This translator for one target language; both share the model.
+
+        Args:
+            to: the code of a target language, such as "fr"; None for a model that has only one.
+        """
+
     def _notify_translations(self, texts: Sequence[str], results: Sequence[Translation]) -> None:
         """Tell observers the translations; most engines cannot be observed."""
 
     def search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-               glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
+               glossary: GlossaryLike | None = None, batch_tokens: int | None = None,
+               to: str | None = None) -> list[Translation]:
         """Translate each text by a `Beam` or a `Sampling`, in their order.
 
         Args:
+            to: the target language, if the model has several.
             prefix: the beginning of the translations: one for all, or one for each text. It counts as generated text.
             glossary: terms that must appear; for beam search.
             batch_tokens: the number of source tokens of a batch, padding included; less needs less memory.
         """
-        texts = as_texts("texts", texts)
-        results = self._search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens)
-        self._notify_translations(texts, results)
+        texts, translator = as_texts("texts", texts), self.into(to)
+        results = translator._search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens)
+        translator._notify_translations(texts, results)
         return results
 
     @one_or_many
@@ -148,7 +160,8 @@ class TranslatorMixin(ABC):
                   coverage_penalty: float | CoveragePenalty | None = None, num_beam_groups: int = 1,
                   diversity_penalty: float = 0.5, max_length: int | None = None, min_length: int = 0,
                   no_repeat_ngram_size: int | None = None, prefix: str | Sequence[str] = "",
-                  glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
+                  glossary: GlossaryLike | None = None, batch_tokens: int | None = None,
+                  to: str | None = None) -> list[Translation]:
         """Translate a text, or each of several in their order, by beam search.
 
         `translator(texts)` is the same. One text gives one `Translation`, whose `str` is the text; a list gives a list.
@@ -167,11 +180,12 @@ class TranslatorMixin(ABC):
             prefix: a text that the translation begins with: one for all, or one for each text.
             glossary: source terms and the target terms that they must become; see `regard.tasks.glossary`.
             batch_tokens: the number of source tokens of a batch, padding included; less needs less memory.
+            to: the target language, such as "fr", if the model has several. The source's language need not be said.
         """
         strategy = Beam(beams=beams, nbest=nbest, length_penalty=length_penalty, coverage_penalty=coverage_penalty,
                         num_beam_groups=num_beam_groups, diversity_penalty=diversity_penalty, max_length=max_length,
                         min_length=min_length, no_repeat_ngram_size=no_repeat_ngram_size)
-        return self.search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens)
+        return self.search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens, to=to)
 
     __call__ = translate
 
@@ -180,7 +194,8 @@ class TranslatorMixin(ABC):
     def sample(self, texts: Sequence[str], *, num_samples: int = 1, temperature: float = 1.0,
                top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, seed: int = 0,
                max_length: int | None = None, min_length: int = 0, no_repeat_ngram_size: int | None = None,
-               prefix: str | Sequence[str] = "", batch_tokens: int | None = None) -> list[Translation]:
+               prefix: str | Sequence[str] = "", batch_tokens: int | None = None,
+               to: str | None = None) -> list[Translation]:
         """Random translations of each text; the first sample has the others as alternatives.
 
         The samples of a text depend on the seed and the text, not on other texts of the call.
@@ -188,16 +203,17 @@ class TranslatorMixin(ABC):
         Args:
             num_samples: the number of samples of each text. The first ones do not depend on the number.
             temperature, top_k, top_p, min_p: see `regard.decoding.sampling`.
-            max_length, min_length, no_repeat_ngram_size, prefix, batch_tokens: as for `translate`.
+            max_length, min_length, no_repeat_ngram_size, prefix, batch_tokens, to: as for `translate`.
         """
         strategy = Sampling(num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
                             seed=seed, max_length=max_length, min_length=min_length,
                             no_repeat_ngram_size=no_repeat_ngram_size)
-        return self.search(texts, strategy, prefix=prefix, batch_tokens=batch_tokens)
+        return self.search(texts, strategy, prefix=prefix, batch_tokens=batch_tokens, to=to)
 
     @one_or_many
     def mbr(self, texts: Sequence[str], among: DecodingStrategy | None = None, *, prefix: str | Sequence[str] = "",
-            glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
+            glossary: GlossaryLike | None = None, batch_tokens: int | None = None,
+            to: str | None = None) -> list[Translation]:
         """Minimum Bayes risk: of several translations the one most similar to all of them.
 
         The score is the expected chrF, from 0 to 100: the mean chrF against all candidates. Samples count equally, the
@@ -206,15 +222,16 @@ class TranslatorMixin(ABC):
 
         Args:
             among: the candidates: `Sampling(num_samples=...)`, by default 32 samples, or `Beam(beams=..., nbest=...)`.
-            prefix, glossary, batch_tokens: as for `translate`.
+            prefix, glossary, batch_tokens, to: as for `translate`.
         """
         strategy = Sampling(num_samples=MBR_SAMPLES) if among is None else among
         if not isinstance(strategy, DecodingStrategy):
             raise checks.wrong("among", "a Sampling, or a Beam", *checks.kind(strategy))
         self.check_mbr()
-        candidates = self._search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens)
+        translator = self.into(to)
+        candidates = translator._search(texts, strategy, prefix=prefix, glossary=glossary, batch_tokens=batch_tokens)
         chosen = [_choose_by_mbr((one, *one.alternatives), strategy) for one in candidates]
-        self._notify_translations(texts, chosen)
+        translator._notify_translations(texts, chosen)
         return chosen
 
 
@@ -230,7 +247,7 @@ class Translator(Task, TranslatorMixin):
 
         It is stored in config.toml (`data.source_lang`), and can be set.
         """
-        return self.record.get("data", {}).get("source_lang")
+        return None if self.directions else self.record.get("data", {}).get("source_lang")
 
     @source_lang.setter
     def source_lang(self, code: str | None) -> None:
@@ -238,12 +255,40 @@ class Translator(Task, TranslatorMixin):
 
     @property
     def target_lang(self) -> str | None:
-        """The code of the language that it translates into; None if it is unknown. It can be set."""
+        """The code of the language that it translates into; None if it is unknown, or one of several. It can be set."""
+        chosen = [*target_controls(self.tokenizer.controls)] if isinstance(self.tokenizer, PairTokenizer) else []
+        if chosen or self.directions:
+            return chosen[0] if chosen else None
         return self.record.get("data", {}).get("target_lang")
 
     @target_lang.setter
     def target_lang(self, code: str | None) -> None:
         self._set_language("target_lang", code)
+
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        """The codes of the languages that a model for several languages translates into; empty for any other."""
+        both = self.tokenizer
+        return tuple(target_controls(both.source.controls)) if isinstance(both, PairTokenizer) else ()
+
+    @property
+    def directions(self) -> tuple[LanguagePair, ...]:
+        """The directions that a model for several languages was trained on; empty for any other model."""
+        return tuple(map(parse_pair, self.record.get("data", {}).get("directions", ())))
+
+    def into(self, to: str | None) -> Self:
+        """This translator for one target language; both share the model.
+
+        It may be a language that the model was never trained to translate into from that of the texts: a model for
+        en-de, de-en, en-fr and fr-en translates German into French too (zero-shot translation).
+
+        Args:
+            to: the code of a target language, such as "fr"; None for a model that has only one. A model of one
+                direction takes its own.
+        """
+        tokenizer = self.tokenizer if isinstance(self.tokenizer, PairTokenizer) else None
+        controls = controls_for_language(tokenizer, to, self.target_lang, self.directions)
+        return self if tokenizer is None or controls == tokenizer.controls else self.with_controls(*controls)
 
     def _set_language(self, key: str, code: str | None) -> None:
         data = {name: value for name, value in self.record.get("data", {}).items() if name != key}
@@ -350,22 +395,25 @@ class Translator(Task, TranslatorMixin):
             return [[replace(one, ids=[*row.prefix, *one.ids], log_probabilities=[*before, *one.log_probabilities])
                      for one in some] for row, before, some in zip(rows, logs, found, strict=True)]
 
-    def aligned(self, text: str, translation: str | None = None, *, layer: int | None = None) -> Alignment:
+    def aligned(self, text: str, translation: str | None = None, *, layer: int | None = None,
+                to: str | None = None) -> Alignment:
         """Which words of a text the model attends to for each word of its translation.
 
         Args:
+            to: the target language, if the model has several.
             translation: by default the one that the model generates.
             layer: a decoder layer, from 0, averaged over its heads. The default is `aligned_by`, or without it the
                 layer with the sharpest attention in each sentence.
         """
         if not isinstance(text, str):
             raise checks.wrong("text", "a text", *checks.kind(text))
+        translator = self.into(to)
         if translation is None:
-            return self._align_pairs([(text, self.translate(text).ids)], layer)[0]
-        return self._align_pairs([(text, self.pair_tokenizer().encode_targets([translation])[0])], layer)[0]
+            return translator._align_pairs([(text, translator.translate(text).ids)], layer)[0]
+        return translator._align_pairs([(text, self.pair_tokenizer().encode_targets([translation])[0])], layer)[0]
 
-    def align(self, texts: Sequence[str], translations: Sequence[Translation], *,
-              layer: int | None = None) -> list[Alignment]:
+    def align(self, texts: Sequence[str], translations: Sequence[Translation], *, layer: int | None = None,
+              to: str | None = None) -> list[Alignment]:
         """As `aligned`, for several texts and their results of `translate`: for exactly the generated tokens."""
         texts = as_texts("texts", texts)
         if isinstance(translations, Translation) or len(translations) != len(texts):
@@ -375,7 +423,8 @@ class Translator(Task, TranslatorMixin):
             if not isinstance(one, Translation):
                 raise checks.wrong(f"translations[{number}]", "a result of `translate`", checks.kind(one)[0],
                                    "`aligned` takes a translation as text.")
-        return self._align_pairs([(text, one.ids) for text, one in zip(texts, translations, strict=True)], layer)
+        pairs = [(text, one.ids) for text, one in zip(texts, translations, strict=True)]
+        return self.into(to)._align_pairs(pairs, layer)
 
     @property
     def attends(self) -> bool:
@@ -430,7 +479,7 @@ class Translator(Task, TranslatorMixin):
         for (text, _), one in zip(pairs, with_cross(self.model, memory, written, prompts=prompts),  # type: ignore[arg-type]
                                   strict=True):
             assert one.cross is not None
-            found.append(PairAttention(one.cross.float().cpu(), text, both.source.words(text),
+            found.append(PairAttention(one.cross.float().cpu(), text, both.source_words(text),
                                        both.target.decode(one.ids), both.target.decoded_words(one.ids)))
         return found
 
@@ -440,7 +489,7 @@ class Translator(Task, TranslatorMixin):
         assert isinstance(tokenizer, PairTokenizer)
         return tokenizer
 
-    def with_controls(self, *names: str) -> "Translator":
+    def with_controls(self, *names: str) -> Self:
         """This translator with these control tokens before every source; both share the model."""
         tokenizer = self.pair_tokenizer()
         if names == tokenizer.controls:
@@ -485,6 +534,37 @@ class Translator(Task, TranslatorMixin):
 
     def _look(self, text: str) -> Callable[[Translation], Alignment]:
         return lambda translation: self.align([text], [translation])[0]
+
+
+def controls_for_language(tokenizer: PairTokenizer | None, to: str | None, own: str | None,
+                          directions: Sequence[LanguagePair] = ()) -> tuple[str, ...]:
+    """The control tokens before every source, for the target language that a user asks for.
+
+    A language that the model does not know, or a missing one, is a ValueError that lists what exists.
+
+    Args:
+        own: the target language of a model of one direction, if it is known.
+        directions: those that a model for several languages was trained on.
+    """
+    known = {} if tokenizer is None else target_controls(tokenizer.source.controls)
+    if tokenizer is None or not known:
+        if to is None or (own is not None and find_language(to, [own]) is not None):
+            return () if tokenizer is None else tokenizer.controls
+        raise checks.wrong("to", "left out for a model of one direction" if own is None else
+                           f'"{own}", the only language that this model translates into, or left out', f'"{to}"',
+                           "A model for several languages is trained with --direction.")
+    if to is None and (tokenizer.controls or len(known) == 1):
+        return tokenizer.controls or tuple(known.values())
+    found = None if to is None else find_language(to, known)
+    if found is not None:
+        return (known[found],)
+    trained = f"It was trained on {', '.join(map(str, directions))}." if directions else ""
+    shown = ", ".join([*known][:MAX_LANGUAGES])
+    shown += f" and {len(known) - MAX_LANGUAGES} more" if len(known) > MAX_LANGUAGES else ""
+    if to is None:
+        raise ValueError("This model translates into several languages: choose one with --to (to=... in Python). They "
+                         f"are {shown}. {trained}".rstrip())
+    raise checks.wrong("to", f"one of the languages that this model translates into, {shown}", f'"{to}"', trained)
 
 
 def prefix_for_each(prefix: str | Sequence[str], texts: Sequence[str]) -> list[str]:

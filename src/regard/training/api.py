@@ -3,6 +3,7 @@
     translator = regard.train("pairs.tsv", "model")
     translator = regard.train([("Good day.", "Guten Tag."), ...], "model", epochs=5, lr=1e-3)
     classifier = regard.train(frame, "model", task="classify", source="review", target="stars")
+    translator = regard.train(None, "model", directions={"en-fr": "a.tsv", "en-de": pairs}, both_ways=True)
     translator("Good night.").text
     translator.history                      losses and scores over the steps
 
@@ -25,6 +26,8 @@ from typing import Any, Literal, overload
 
 from regard import checks
 from regard.config import KeySpec, TableReader, config_kind, key_specs, type_spec
+from regard.data.directions import DirectionData, with_validation
+from regard.data.languages import parse_pair
 from regard.data.sources import in_memory
 from regard.data.sources.text import DataError
 from regard.models import catalog
@@ -54,11 +57,12 @@ SHORT_NAMES = tuple(field.name for field in fields(ShortOptions))
 
 
 @overload
-def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["seq2seq"] = "seq2seq",
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Translator: ...
+def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: Literal["seq2seq"] = "seq2seq",
+          validation: TrainingData | Mapping[str, TrainingData] | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, directions: Mapping[str, TrainingData] | None = None,
+          both_ways: bool = False, **options: Any) -> Translator: ...
 @overload
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["language"],
           validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
@@ -83,11 +87,12 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str,
           resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
           format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
           **options: Any) -> TrainedTask: ...
-def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "seq2seq",
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Task:
+def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: str = "seq2seq",
+          validation: TrainingData | Mapping[str, TrainingData] | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, directions: Mapping[str, TrainingData] | None = None,
+          both_ways: bool = False, **options: Any) -> Task:
     """Train a model on your data, save it in the folder `output`, and return the best one, loaded.
 
     Everything that is not set follows from the data and the device, as for `regard train`. A ValueError says what is
@@ -99,11 +104,12 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
         data: the path of a file, or several (for "classify" also a folder of images); or rows in memory: pairs
             (source, target), texts for "language" and "masked", pairs (text, label) for "classify". Rows may be a list,
             any iterable (it is read once), a pandas DataFrame, a dict of columns, or a Hugging Face dataset. They are
-            written into `output` while training, and removed at the end.
+            written into `output` while training, and removed at the end. None with `directions`.
         output: the folder of the model. It must be new, or hold the training to resume.
         task: "seq2seq" returns a `Translator`, "language" a `Completer`, "masked" a `Filler`, and "classify" a
             `Classifier`.
-        validation: data of the same kinds; by default a part of `data` is held out.
+        validation: data of the same kinds; by default a part of `data` is held out. With `directions` a dict by
+            direction, too.
         callbacks: functions that are called with a `CallbackEvent` after every log interval and every validation. One
             that raises `StopTraining` ends the training cleanly; with any other exception a checkpoint is saved first.
         recipe: the name of a recipe, such as "transformer-small", or the path of a TOML file with settings.
@@ -114,6 +120,9 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
         format: the format of the files, if their suffixes do not tell it: "plain", "tsv", "jsonl", "po" or "tmx".
         progress: whether to show the progress on stderr; by default only on a terminal and in a notebook.
         settings: dotted keys of the config with their values: {"training.schedule.warmup_steps": 500}.
+        directions: the data of each direction of a model for several languages: {"en-fr": data, "en-de": data}, in the
+            forms of `data`.
+        both_ways: also train every direction the other way round, with the same data.
         options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time), and keys
             of the config by their last part, such as label_smoothing=0.1.
 
@@ -122,21 +131,19 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
     """
     checks.pick("task", task, TASKS)
     folder = Path(output)
-    given = [GivenData.of(argument, value, task, folder, source, target) for argument, value in
-             (("data", data), ("validation", validation)) if value is not None]
-    writers = [one.write for one in given if one.write is not None]
-    if format is not None and writers:
+    rows = GivenFiles.of(data, validation, directions, task, folder, source, target)
+    if format is not None and rows.writers:
         raise checks.wrong("format", "left out for data in memory", repr(format))
     short, changes = split_settings(task, recipe, settings or {}, options)
     request = TrainingRequest(
-        task=task, data=given[0].paths, output=folder, validation=given[1].paths if validation is not None else (),
-        recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
-        target=target, format=format, resume=resume, device=device,
-        write_data=partial(_call_all, writers) if writers else None)
+        task=task, data=rows.data, output=folder, validation=rows.validation, directions=rows.directions,
+        both_ways=both_ways, recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="",
+        source=source, target=target, format=format, resume=resume, device=device,
+        write_data=partial(_call_all, rows.writers) if rows.writers else None)
     try:
         result = training.train(request, _loggers(progress), callbacks)
     except DataError as error:
-        raise DataError(_with_arguments(str(error), given)) from None
+        raise DataError(_with_arguments(str(error), rows.given)) from None
     if not result.finished and not result.stopped:
         raise KeyboardInterrupt(f"The training in {folder} was interrupted after step {result.state.step:,}. "
                                 "Call regard.train with the same arguments and resume=True to continue it.")
@@ -206,6 +213,49 @@ class GivenData:
             write = partial(in_memory.write_texts, data, path, text=source, one_line_each=task == "masked",
                             argument=argument)
         return cls(argument, (str(path),), write)
+
+
+@dataclass(frozen=True)
+class GivenFiles:
+    """The files of all data of a call, and what writes those that are in memory."""
+
+    data: tuple[str, ...]
+    validation: tuple[str, ...]
+    directions: tuple[DirectionData, ...]
+    given: tuple[GivenData, ...]
+    """Each argument, or each direction of one."""
+
+    @property
+    def writers(self) -> list[Callable[[], int]]:
+        """What writes the data that is in memory."""
+        return [one.write for one in self.given if one.write is not None]
+
+    @classmethod
+    def of(cls, data: Any, validation: Any, directions: Mapping[str, Any] | None, task: str, output: Path,
+           source: str | None, target: str | None) -> "GivenFiles":
+        """Find out which data is in files, and which in memory."""
+        everything = list[GivenData]()
+
+        def paths(argument: str, value: Any) -> tuple[str, ...]:
+            everything.append(GivenData.of(argument, value, task, output, source, target))
+            return everything[-1].paths
+
+        if directions is None:
+            found = [() if value is None else paths(argument, value)
+                     for argument, value in (("data", data), ("validation", validation))]
+            return cls(found[0], found[1], (), tuple(everything))
+        if data is not None:
+            raise checks.wrong("data", "None with `directions`, which has the data of every direction", "given")
+        if not isinstance(directions, Mapping) or not directions:
+            raise checks.wrong("directions", 'a dict of data by direction, such as {"en-fr": pairs}',
+                               *checks.kind(directions))
+        if validation is not None and not isinstance(validation, Mapping):
+            raise checks.wrong("validation", 'a dict of data by direction, such as {"en-fr": pairs}',
+                               *checks.kind(validation))
+        given = [[DirectionData(pair := parse_pair(name, argument), paths(f"{argument}.{pair}", value))
+                  for name, value in (several or {}).items()]
+                 for argument, several in (("directions", directions), ("validation", validation))]
+        return cls((), (), tuple(with_validation(*given)), tuple(everything))
 
 
 def _as_paths(data: Any, task: str) -> tuple[str, ...] | None:

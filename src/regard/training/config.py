@@ -27,6 +27,11 @@ HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True}
 """The scores of validation, and whether higher is better."""
 
 
+def part_score(metric: str, part: str) -> str:
+    """The name of the score of one part of the validation data, such as a direction: "bleu/en-fr"."""
+    return f"{metric}/{part}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ValidationConfig(Config):
     """How often the model is validated, by which score, and when that ends the training."""
@@ -68,6 +73,11 @@ class DataConfig(Config):
     """The language of the sources, a BCP 47 code such as "en" or "pt-BR"; it is stored with the model."""
     target_lang: str | None = None
     """The language of the targets."""
+    directions: tuple[str, ...] | None = None
+    """The directions of a model for several languages, such as "en-fr"; they follow from --direction."""
+    sampling_temperature: float | None = number(None, minimum=1.0)
+    """How the directions of a model are drawn: each in proportion to its number of pairs to the power of 1 / this. 1
+    draws every pair equally often; a higher value draws more from small directions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -310,7 +310,7 @@ def draw_result(result: "TrainingResult", terminal: Terminal, resume_command: Se
         draw_commands([shlex.join(resume_command)], terminal)
     elif result.state.best_step:
         terminal.text(f"The model is in {folder}. Try:")
-        draw_commands(next_commands(result.task, str(result.folder), result.sample), terminal)
+        draw_commands(next_commands(result.task, str(result.folder), result.sample, result.sample_options), terminal)
     terminal.out.flush()
 
 
@@ -328,18 +328,19 @@ def draw_stopped(folder: Path, terminal: Terminal, resume_command: Sequence[str]
     terminal.out.flush()
 
 
-def next_commands(task: str, folder: str, sample: str | None) -> list[str]:
+def next_commands(task: str, folder: str, sample: str | None, options: Sequence[str] = ()) -> list[str]:
     """Commands to try with a new model.
 
     Args:
         task: the name of the training task, as in `TrainingStarted`.
         sample: a text for the model; None to leave that to the user.
+        options: what the commands need for this text, such as the target language.
     """
     command = {"translation": "translate", "language model": "complete", "masked language model": "fill",
                "text classification": "classify", "image classification": "classify"}.get(task)
     text = sample if sample is not None else "image.png" if task == "image classification" else "Your text"
     folder, texts = path_argument(folder), ["--", text] if text.startswith("-") else [text]
-    use = [["regard", name, folder, *texts] for name in (command, "look") if name is not None]
+    use = [["regard", name, folder, *options, *texts] for name in (command, "look") if name is not None]
     return [shlex.join(words) for words in [*use, ["regard", "info", folder]]]
 
 

@@ -35,6 +35,7 @@ from regard.training.defaults import Default, DeviceProperties, lookup, recipe_w
 from regard.training.logging import EventHandler, Note
 from regard.training.short_options import ExpandedKey, OptionSpelling
 from regard.training.tasks.classification import ClassificationSetup
+from regard.training.tasks.directions import without_direction_tables
 from regard.training.tasks.interface import TaskSetup, TrainingRequest, TrainingTask
 from regard.training.tasks.language import LanguageSetup
 from regard.training.tasks.masked import MaskedSetup
@@ -69,7 +70,7 @@ def requested_config(request: TrainingRequest, setup: TaskSetup) -> TomlDocument
         document = toml.read_document(name)
     else:
         document = toml.document_of({"recipe": name}, "config")
-    document = config.with_current_keys(document, TABLES)
+    document = without_direction_tables(config.with_current_keys(document, TABLES))
     changes = config.current_overrides(request.changes, TABLES)
     document = toml.override(document, changes, request.changes_name)
     expanded = short_options.expand_direct(request.options, request.task, _spelling(request))
@@ -250,7 +251,7 @@ def prepare(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument,
     configs = config.read_configs(TABLES, document)
     check_training_memory(configs["model"], configs["training"], device, [one.option for one in expanded])
     tables = config.to_tables(configs)
-    record = _training_record(tables, survey.files, survey.counts, request.validation)
+    record = _training_record(tables, survey.files, survey.counts, request.validation_files)
     task = setup.build(prepared, configs["model"], configs["training"], record)
     if task.validation_count:
         record["data"]["validation_examples"] = task.validation_count
@@ -400,8 +401,13 @@ def check_same_tokenizer(stored: Identity, now: Identity, folder: os.PathLike[st
 def _read_options(request: TrainingRequest) -> dict[str, Any]:
     """The arguments that order and sides of the data depend on."""
     files = {"DATA": request.data, "--validation": request.validation}
+    directions, validation = ([f"{one.name}:{','.join(map(os.path.basename, paths))}" for one, paths in given if paths]
+                              for given in ([(one, one.data) for one in request.directions],
+                                            [(one, one.validation) for one in request.directions]))
     return {**{key: [os.path.basename(path) for path in paths] for key, paths in files.items()},
-            **{f"--{name}": getattr(request, name) for name in READ_OPTIONS}}
+            **{f"--{name}": getattr(request, name) for name in READ_OPTIONS},
+            **({"--direction": directions, "--validation": validation} if directions else {}),
+            **({"--both-ways": True} if request.both_ways else {})}
 
 
 def _format_value(value: Any) -> str:

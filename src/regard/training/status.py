@@ -104,7 +104,7 @@ def describe(event: TrainingEvent, score: str) -> str:
         case TimeEstimated():
             return _describe_estimate(event)
         case Validated():
-            scores = ", ".join(format_score(name, value) for name, value in event.scores.items())
+            scores = format_scores(event.scores)
             best = f"best {format_score(score, event.best[score])}; " if score in event.best else ""
             return (f"Validation at step {event.step:,}: {scores} ({'best so far; ' if event.better else best}"
                     f"took {format_clock(event.seconds)})")
@@ -154,7 +154,7 @@ def _describe_best(event: TrainingEnded) -> str:
         return ("No model was saved yet: it has not been validated." if event.reason in (FAILED, INTERRUPTED) else
                 "No model was saved: no validation gave a finite score.")
     shown = {name: value for name, value in event.best.items() if name != "loss"} or event.best
-    scores = ", ".join(format_score(name, value, event.intervals.get(name)) for name, value in shown.items())
+    scores = format_scores(shown, event.intervals)
     best = f"Best checkpoint: step {event.best_step:,}{f' ({scores})' if scores else ''}."
     if not any(name in event.intervals for name in shown):
         return best
@@ -165,6 +165,17 @@ def format_score(name: str, value: float, interval: Sequence[float] | None = Non
     """A score with its name, and with its confidence interval if it has one: BLEU 41.20 [40.02, 42.31], loss 0.9912."""
     score = f"{SCORE_NAMES[name]} {value:.2f}" if name in SCORE_NAMES else f"{name} {format_number(value)}"
     return score if interval is None else f"{score} [{interval[0]:.2f}, {interval[1]:.2f}]"
+
+
+def format_scores(scores: Mapping[str, float], intervals: Mapping[str, Sequence[float]] | None = None) -> str:
+    """All scores; those of parts of the validation data follow their mean: BLEU 41.20 (en-fr 43.10, fr-en 39.30)."""
+    shown = []
+    for name, value in scores.items():
+        parts = {one.partition("/")[2]: other for one, other in scores.items() if one.startswith(f"{name}/")}
+        listed = ", ".join(f"{part} {format_score(name, other).rpartition(' ')[2]}" for part, other in parts.items())
+        if "/" not in name:
+            shown.append(format_score(name, value, (intervals or {}).get(name)) + (f" ({listed})" if listed else ""))
+    return ", ".join(shown)
 
 
 def format_number(value: float) -> str:

@@ -40,6 +40,7 @@ from regard.training.folder_claim import FolderClaim, claim_folder
 from regard.training.logging import EventHandler, Logger, LoggerCollection, MetricsLogger, Note, TrainingStarted
 from regard.training.loop import TrainingLoop, TrainingState, report_end, stop_reason, stored_training_state
 from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TASKS, PreparedTraining, prepare
+from regard.training.tasks.directions import with_file_directions
 from regard.training.tasks.interface import TaskSetup, TrainingRequest
 from regard.training.threads import thread_count
 
@@ -62,6 +63,8 @@ class TrainingResult(NamedTuple):
     stopped: bool = False
     """Whether a callback stopped the training cleanly."""
     device: str = "cpu"
+    sample_options: tuple[str, ...] = ()
+    """The options that a command needs for that input."""
 
 
 def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
@@ -74,6 +77,7 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
     """
     following = CallbackLogger(callbacks)
     setup = checks.pick("task", request.task, TASKS)()
+    request = with_file_directions(request)
     document = resolution.requested_config(request, setup)
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
@@ -166,7 +170,8 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
     if (finished or callbacks.stopped) and processes.main:
         _remove_data(request)
     return TrainingResult(state, request.output, finished, processes.main, prepared.task.name,
-                          prepared.task.sample_input(), processes.any(callbacks.stopped), str(device))
+                          prepared.task.sample_input(), processes.any(callbacks.stopped), str(device),
+                          prepared.task.sample_options())
 
 
 def _finish_ended(request: TrainingRequest, stored: LoadedCheckpoint, settings: TrainingConfig, reason: str,

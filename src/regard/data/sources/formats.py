@@ -90,11 +90,12 @@ TextCorpus = Corpus[TextLine]
 
 
 def read_pairs(paths: Sequence[AnyPath], *, source: str | None = None, target: str | None = None,
-               format: str | None = None, skipped: SkipCallback | None = None) -> PairCorpus:
+               format: str | None = None, skipped: SkipCallback | None = None,
+               log: ReadLog | None = None) -> PairCorpus:
     """The pairs of these files. `skipped` is called for every entry that is not returned, with the reason."""
     check_side_names(source, target)
     inputs, parts = list(_open_inputs(paths)), list[tuple[str, PairReader]]()
-    report, log = skipped or (lambda location, reason: None), ReadLog()
+    report, log = skipped or (lambda location, reason: None), ReadLog() if log is None else log
     named = languages.known_pair(source, target)
     while inputs:
         input = inputs.pop(0)

@@ -1,6 +1,7 @@
 """JSON Lines: one object per line, with texts under the keys `source` and `target`, or under other keys.
 
-A line of labelled texts has the keys `text` and `label`.
+A line of labelled texts has the keys `text` and `label`. `source_lang` and `target_lang` may name the languages of a
+pair.
 
 An object may have more keys. When translations are written back, only the bytes of the target's value change; where
 the key is missing it is added as the last one. A duplicate key is refused: JSON parsers differ in which value they use.
@@ -25,6 +26,7 @@ from regard.data.sources.text import (
     read_lines_with_ends,
 )
 
+SOURCE_LANG_KEYS, TARGET_LANG_KEYS = ("source_lang", "src_lang"), ("target_lang", "tgt_lang")
 _BLANKS = re.compile(r"[ \t\r]*")
 _JSON_TYPES = {int: "a number", float: "a number", bool: "true or false", list: "an array", dict: "an object",
                str: "a string"}
@@ -37,6 +39,27 @@ def read_pairs(input: InputFile, source: str | None, target: str | None) -> Iter
         location = Location(name, number)
         value = _parse_object(decode, line, location)
         yield SentencePair(_text_at_key(value, first, location), _text_at_key(value, second, location), location)
+
+
+def read_keys(line: str) -> frozenset[str]:
+    """The keys of a line; none if it is not an object."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    return frozenset(value) if isinstance(value, dict) else frozenset()
+
+
+def read_named_languages(input: InputFile) -> Iterator[tuple[str, str, SentencePair]]:
+    """The pairs of a file whose lines name their languages, each after its two languages."""
+    decode = _decoder().decode
+    for number, line in enumerate(read_lines(input), 1):
+        location = Location(input.name, number)
+        value = _parse_object(decode, line, location)
+        codes = [_text_at_key(value, next((key for key in keys if key in value), keys[0]), location)
+                 for keys in (SOURCE_LANG_KEYS, TARGET_LANG_KEYS)]
+        yield codes[0], codes[1], SentencePair(_text_at_key(value, "source", location),
+                                               _text_at_key(value, "target", location), location)
 
 
 def read_labelled_texts(input: InputFile) -> Iterator[LabelledText]:

@@ -7,7 +7,8 @@ line may have more of them.
 
 A first line is a header if all its cells are known header words or language codes: source and target, src and tgt, en
 and fr. Since codes are words too (it, es, no, my), a line of codes is a header only if sentences follow. A header is
-not an example; its language codes are the languages of the file. A labelled text may be empty, its label may not.
+not an example; its language codes are the languages of the file. Columns called source_lang and target_lang name the
+languages of each line. A labelled text may be empty, its label may not.
 """
 
 import re
@@ -40,8 +41,10 @@ TARGET_WORDS = {"target", "tgt", "trg", "target_text", "target text", "target_se
                 "translation", "output", "reference"}
 TEXT_WORDS = {"text", "sentence", "review", "document", "comment", "title"}
 LABEL_WORDS = {"label", "labels", "class", "category", "sentiment", "target"}
+SOURCE_LANG_WORDS = {"source_lang", "src_lang", "source_language", "source lang", "source language"}
+TARGET_LANG_WORDS = {"target_lang", "tgt_lang", "trg_lang", "target_language", "target lang", "target language"}
 OTHER_WORDS = {"id", "score", "attribution", "license", "licence", "domain", "context", "note", "notes", "comment",
-               "alignment", "corpus", "url", "date"}
+               "alignment", "corpus", "url", "date", *SOURCE_LANG_WORDS, *TARGET_LANG_WORDS}
 LineT = TypeVar("LineT")
 LINES_AHEAD = 5
 """Lines after a header of language codes that are searched for a sentence."""
@@ -176,6 +179,37 @@ def read_pairs(input: InputFile, source: str | None, target: str | None, log: Re
         if len(cells) != count:
             layout.check(cells, Location(name, number))
         yield SentencePair(cells[left], cells[right], Location(name, number))
+
+
+class LanguageColumns(NamedTuple):
+    """The columns of a file whose lines name their languages, counted from 0."""
+
+    source: int
+    target: int
+    source_lang: int
+    target_lang: int
+
+
+def find_language_columns(first: str) -> LanguageColumns | None:
+    """The columns of texts and languages that a header line names; None if it does not name all four."""
+    names = [cell.strip().casefold() for cell in first.split("\t")]
+    found = [next((at for at, name in enumerate(names) if name in words), None)
+             for words in (SOURCE_WORDS, TARGET_WORDS, SOURCE_LANG_WORDS, TARGET_LANG_WORDS)]
+    return LanguageColumns(*found) if None not in found else None  # type: ignore[arg-type]
+
+
+def read_named_languages(input: InputFile) -> Iterator[tuple[str, str, SentencePair]]:
+    """The pairs of a file whose header line names columns of languages, each after its two languages."""
+    lines = read_lines(input)
+    first = next(lines, "")
+    columns, count = find_language_columns(first), len(first.split("\t"))
+    assert columns is not None, "the caller has looked at the header line"
+    layout = TsvLayout(columns.source, columns.target, count, header=True)
+    for number, line in enumerate(lines, 2):
+        cells, location = line.split("\t"), Location(input.name, number)
+        layout.check(cells, location)
+        yield cells[columns.source_lang], cells[columns.target_lang], SentencePair(
+            cells[columns.source], cells[columns.target], location)
 
 
 class _LookAhead(Generic[LineT]):

@@ -46,6 +46,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from regard import checks
+from regard.data.languages import target_controls
 from regard.special_tokens import SpecialTokens
 
 TOKENIZER_NAME = "tokenizer"
@@ -251,9 +252,18 @@ class PairTokenizer:
         return replace(self, controls=names)
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """The encoder input of each text."""
+        """The encoder input of each text. If the model knows several target languages, one must have been chosen."""
+        if self.source.controls and not self.controls and (known := target_controls(self.source.controls)):
+            raise ValueError(f"This model translates into {', '.join(known)}: choose one of them, as "
+                             'translator.into("...") does, or to="...".')
         before, end = [self.source.control_id(name) for name in self.controls], self.source_end
         return [[*before, *ids, end] for ids in self.source.encode_batch(texts)]
+
+    def source_words(self, text: str) -> list[Word]:
+        """The words of a source, each with its ids among those of `encode_sources`, after the control tokens."""
+        before = len(self.controls)
+        return [word._replace(first_token=word.first_token + before, last_token=word.last_token + before)
+                for word in self.source.words(text)]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each target, without start and end."""

@@ -178,7 +178,8 @@ def training_picture(folders: AnyPath | Sequence[AnyPath], *, title: str = "") -
         raise checks.wrong("folders", "at least one", "empty")
     runs = [TrainingCurves.read(path) for path in paths]
     names = _folder_names(paths) if len(paths) > 1 else [""]
-    scores = list(dict.fromkeys(name for run in runs for name in run.scores if name != "loss"))
+    scores = list(dict.fromkeys(name for run in runs for name in run.scores
+                                if name != "loss" and "/" not in name))  # of parts, "bleu/en-fr", only the mean
     panels: list[tuple[str, float, Callable[[Axes, TrainingCurves, str, int], None]]] = [
         ("loss", HEIGHT, _draw_losses), *((name, SMALL_HEIGHT, _score_drawer(name)) for name in scores),
         ("learning rate", SMALL_HEIGHT, _draw_rates)]

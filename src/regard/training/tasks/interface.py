@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from regard import checks
 from regard.data.batches.plan import ExampleNumbers
+from regard.data.directions import DirectionData
 from regard.models.build import ModelConfig
 from regard.tasks.task import Task
 from regard.toml import TomlDocument
@@ -41,7 +42,8 @@ SAMPLED_TEXTS, MIN_SAMPLE, MAX_SAMPLE = 100, 10, 60
 """Texts among which a sample for the user is looked for, and its characters."""
 ProgressHook = Callable[[Iterable[Any]], Iterable[Any]]
 """Passes items on unchanged, and may count them to show progress, as tqdm does."""
-PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None}
+PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None,
+                               "data.directions": None, "data.sampling_temperature": None}
 """Keys that only sentence pairs use, with their fixed defaults."""
 
 
@@ -73,6 +75,15 @@ class TrainingRequest:
     """Writes data that is given in memory to the files of `data` and `validation`, in the folder for ids."""
     adapt_threads: bool = True
     """Whether a new training on a CPU uses no more threads than cores are free."""
+    directions: tuple[DirectionData, ...] = ()
+    """The files of each direction, for a model for several languages; then `data` is empty."""
+    both_ways: bool = False
+    """Whether every direction is also trained the other way round."""
+
+    @property
+    def validation_files(self) -> tuple[str, ...]:
+        """The validation files of all directions, or of the only one."""
+        return (*self.validation, *(path for one in self.directions for path in one.validation))
 
 
 class TrainingBatch(Protocol):
@@ -189,6 +200,10 @@ class TrainingTask(ABC):
     def sample_input(self) -> str | None:
         """A short validation input, which a user may try the model with; None if there is none."""
         return None
+
+    def sample_options(self) -> tuple[str, ...]:
+        """The options that `regard translate` and others need for the sample input."""
+        return ()
 
     @abstractmethod
     def wrap(self, model: nn.Module) -> Task:

@@ -1,6 +1,7 @@
 """The sentence pairs of a training: from files to parts, a validation split, a tokenizer, ids on disk, and batches.
 
     survey_pairs(data, validation, config)       statistics of the files, with the data filters applied
+    survey_directions(directions, config)        the same for the directions of a model for several languages
     split_pairs(survey, config)                  the same with the validation split
     prepare_pairs(survey, tokenizer, place)      a tokenizer, trained once, and all pairs as ids on disk
     translation_feed(prepared, config, seed)     batches of them
@@ -15,9 +16,10 @@ both directions of a pair are on the same side.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from regard.data import store as stores
 from regard.data.batches.batch import SamplingReader, SequenceReader
 from regard.data.batches.feed import BatchConfig, PlanFeed, batch_feed
 from regard.data.batches.plan import ExampleNumbers, PartRates
+from regard.data.directions import DirectionData, check_directions, read_direction
 from regard.data.doctor import DoctorReport
 from regard.data.filters import filter_pairs
 from regard.data.languages import LanguagePair
@@ -49,6 +52,8 @@ from regard.training.tasks.interface import ProgressHook
 
 MIN_HASHED_SPLIT = 500
 """Validation pairs from which on a hash threshold alone makes a split of about the right size."""
+DEFAULT_TEMPERATURE = 5.0
+"""The sampling temperature of directions (Arivazhagan et al. 2019)."""
 RatesFunction = Callable[[Sequence[int]], Sequence[float]]
 """(training pairs of each part) -> how often an epoch draws each pair of a part"""
 
@@ -98,6 +103,8 @@ class TranslationSurvey:
     on the training data."""
     rates: RatesFunction | None = None
     """How often the pairs of each part are drawn; None for once an epoch."""
+    directions: tuple[LanguagePair, ...] = ()
+    """The languages of each part of a model for several languages."""
 
     @property
     def report(self) -> DoctorReport:
@@ -128,15 +135,16 @@ class TranslationSurvey:
     @property
     def warnings(self) -> list[str]:
         """What was read, and what the user should know about it."""
-        return [note for part in self.parts for note in self._part_notes(part)]
+        return [note for part in self.parts if not part.reverse for note in self._part_notes(part)]
 
     def _part_notes(self, part: CorpusPart) -> Iterator[str]:
         report, dropped, found = part.report, part.report.dropped, self.languages
         source = self.config.source_lang or (found and found.source)
         target = self.config.target_lang or (found and found.target)
         direction = f"{source}-{target}" if source and target else ""
-        yield read_summary(plural(report.read, "pair"), part.pairs.files, part.name or direction, dropped.total,
-                           dropped.describe(report.filters))
+        both = ", both ways" if any(other.reverse and other.pairs is part.pairs for other in self.parts) else ""
+        yield read_summary(plural(report.read, "pair"), part.pairs.files, f"{part.name or direction}{both}",
+                           dropped.total, dropped.describe(report.filters))
         if report.skipped.counts:
             yield f"Not read: {report.skipped.describe()}."
         if part.validation is not None and report.overlap is not None:
@@ -145,6 +153,9 @@ class TranslationSurvey:
         yield from () if part.validation is None else part.validation.log.notes
         if len(self.parts) == 1:
             yield from self._language_notes()
+        elif self.directions:
+            yield from (f"{name} looks like {pair}; using {part.name}, as you have set it."
+                        for name, pair in part.pairs.log.languages.items() if str(pair) != part.name)
         yield from report.warnings()
 
     def _language_notes(self) -> Iterator[str]:
@@ -200,19 +211,53 @@ def survey_pairs(data: Sequence[str], validation: Sequence[str], config: DataCon
     return TranslationSurvey((part,), config, file_digests((*data, *validation)), options)
 
 
+def survey_directions(directions: Sequence[DirectionData], config: DataConfig, *, source: str | None = None,
+                      target: str | None = None, format: str | None = None, progress: ProgressHook = iter
+                      ) -> TranslationSurvey:
+    """Read all pairs of some directions once. A single direction needs no control token."""
+    check_directions(directions)
+    files = [*dict.fromkeys(path for one in directions for path in (*one.data, *one.validation))]
+    open_inputs(files)
+    options: dict[str, Any] = {"source": source, "target": target, "format": format}
+    parts = list[CorpusPart]()
+    controlled = len(directions) > 1
+    for one in directions:
+        if one.reverse:  # it follows the direction whose files it has
+            part = replace(parts[-1], reverse=True)
+        else:
+            skipped = doctor.SkippedEntries()
+            validation = read_direction(one, one.validation, **options) if one.validation else None
+            part = _surveyed_part(read_direction(one, one.data, skipped=skipped, **options), validation, config,
+                                  progress, skipped)
+        if controlled:
+            part = replace(part, name=one.name, controls=one.controls)
+        else:
+            part.pairs.log.languages[one.data[0]] = one.languages
+        parts.append(part)
+    temperature = config.sampling_temperature or DEFAULT_TEMPERATURE
+    return TranslationSurvey(tuple(parts), config, file_digests(files), options,
+                             rates=partial(temperature_rates, temperature=temperature) if controlled else None,
+                             directions=tuple(one.languages for one in directions) if controlled else ())
+
+
 def survey_part(data: Sequence[str], validation: Sequence[str], config: DataConfig, *, source: str | None = None,
                 target: str | None = None, format: str | None = None, progress: ProgressHook = iter) -> CorpusPart:
     """Read the pairs of one part once. A part without pairs is refused."""
     skipped = doctor.SkippedEntries()
     pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
     other = formats.read_pairs(validation, source=source, target=target, format=format) if validation else None
-    report = doctor.check_corpus(progress(pairs), config.filters, validation=other, skipped=skipped)
+    return _surveyed_part(pairs, other, config, progress, skipped)
+
+
+def _surveyed_part(pairs: formats.PairCorpus, validation: formats.PairCorpus | None, config: DataConfig,
+                   progress: ProgressHook, skipped: doctor.SkippedEntries) -> CorpusPart:
+    report = doctor.check_corpus(progress(pairs), config.filters, validation=validation, skipped=skipped)
     if not report.kept:
-        raise DataError(f"{', '.join(data)}: " + " ".join(report.warnings()) + " There is nothing to train on.")
-    if report.overlap is not None and not report.overlap.pairs:
-        raise DataError(f"{', '.join(validation)}: The filters keep none of these pairs, so there is no validation "
-                        "data.")
-    return CorpusPart(pairs, report, validation=other)
+        raise DataError(f"{', '.join(pairs.files)}: " + " ".join(report.warnings()) + " There is nothing to train on.")
+    if validation is not None and report.overlap is not None and not report.overlap.pairs:
+        raise DataError(f"{', '.join(validation.files)}: The filters keep none of these pairs, so there is no "
+                        "validation data.")
+    return CorpusPart(pairs, report, validation=validation)
 
 
 def split_pairs(survey: TranslationSurvey, config: DataConfig) -> TranslationSurvey:
@@ -278,7 +323,9 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig, place: Pat
     if sampled:
         texts = stores.open_or_make_pairs(place / "texts", key, lambda: _encode_bytes(survey),
                                           vocabularies=(256, 256)).store
-    return PreparedTranslation(survey, tokenizer, opened.store, texts, (*notes, *opened.notes), _part_rates(survey))
+    rates = _part_rates(survey)
+    notes += _direction_notes(survey, rates)
+    return PreparedTranslation(survey, tokenizer, opened.store, texts, (*notes, *opened.notes), rates)
 
 
 def _part_rates(survey: TranslationSurvey) -> PartRates | None:
@@ -286,6 +333,17 @@ def _part_rates(survey: TranslationSurvey) -> PartRates | None:
         return None
     counts = tuple(sum(1 for _ in survey.part_pairs(part)) for part in survey.parts)
     return PartRates(counts, tuple([1.0] * len(counts) if survey.rates is None else survey.rates(counts)))
+
+
+def _direction_notes(survey: TranslationSurvey, rates: PartRates | None) -> list[str]:
+    """How often each direction is drawn, if some are drawn more often than others."""
+    if not survey.directions or rates is None or len({*rates.counts}) == 1:
+        return []
+    drawn = [count * rate for count, rate in zip(rates.counts, rates.rates, strict=True)]
+    shares = ", ".join(f"{part.name} {one / sum(drawn):.0%} instead of {count / sum(rates.counts):.0%}"
+                       for part, one, count in zip(survey.parts, drawn, rates.counts, strict=True))
+    return [f"Shares of the directions in the batches (data.sampling_temperature = "
+            f"{survey.config.sampling_temperature:g}): {shares}."]
 
 
 def _encode_pairs(survey: TranslationSurvey, tokenizer: PairTokenizer) -> Iterator[tuple[list[int], list[int]]]:

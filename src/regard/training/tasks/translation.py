@@ -8,7 +8,7 @@ Which pairs are trained on and which are held out is decided in `regard.training
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,25 @@ from regard.data.batches.feed import BatchConfig, PlanFeed
 from regard.data.store import Ragged
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
-from regard.tasks.evaluation import TokenLoss, score_details, translation_loss, translation_statistics
+from regard.tasks.evaluation import (
+    TokenLoss,
+    TranslationStatistics,
+    score_details,
+    translation_loss,
+    translation_statistics,
+)
 from regard.tasks.load import make_task
 from regard.tasks.task import Task
 from regard.tasks.translator import Translation, Translator
 from regard.tokens import AnyTokens, PackedTokens, Tokens
 from regard.toml import TomlDocument
 from regard.training import defaults
-from regard.training.config import DataConfig, TrainingConfig
+from regard.training.config import DataConfig, TrainingConfig, part_score
 from regard.training.defaults import Default, DeviceProperties, lookup
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss, rdrop_loss, token_loss
 from regard.training.tasks.common import FeatureObjective, in_blocks
+from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
     TrainingRequest,
     TrainingTask,
@@ -43,10 +50,12 @@ from regard.training.tasks.interface import (
     validation_fraction_default,
 )
 from regard.training.tasks.sentence_pairs import (
+    DEFAULT_TEMPERATURE,
     PreparedTranslation,
     TranslationSurvey,
     prepare_pairs,
     split_pairs,
+    survey_directions,
     survey_pairs,
     translation_feed,
 )
@@ -138,6 +147,15 @@ class TranslationTask(TrainingTask):
         """A short source."""
         return short_sample(self.sources)
 
+    def sample_options(self) -> tuple[str, ...]:
+        """The target language of the sample input."""
+        directions, sample = self.prepared.survey.directions, self.sample_input()
+        if not directions or sample is None:
+            return ()
+        part = next(part for part, source in zip(self.validation_parts, self.sources, strict=True)
+                    if source.strip().startswith(sample))
+        return "--to", directions[part].target
+
     def try_validation(self, task: Task, examples: int) -> float:
         """Translate some sources. An untrained model would not stop: translations are as long as the mean target."""
         assert isinstance(task, Translator)
@@ -165,19 +183,32 @@ class TranslationTask(TrainingTask):
         return [one.text for one in found]
 
     def validate(self, task: Task) -> ValidationResult:
-        """Loss, BLEU and chrF of greedy translations."""
+        """Loss, BLEU and chrF of greedy translations; those of several directions are means, and each is listed."""
         assert isinstance(task, Translator)
-        everything = range(len(self.sources))
+        everything, scores = range(len(self.sources)), {"bleu": math.nan, "chrf": math.nan}
         loss = self._loss(task, everything)
         if not math.isfinite(loss):  # such a model cannot translate
-            return ValidationResult({"loss": loss, "bleu": math.nan, "chrf": math.nan})
-        outputs = self._translate(task, everything)
-        statistics = translation_statistics(outputs, self.targets)
-        scores = statistics.scores()
-        examples = tuple(map(ValidationExample, self.sources, self.targets, outputs))
-        return ValidationResult({"loss": loss, "bleu": scores.bleu, "chrf": scores.chrf},
-                                examples[:self.settings.validation.samples_shown],
-                                lambda: score_details(statistics, self.sources, outputs, self.targets))
+            return ValidationResult({"loss": loss, **scores})
+        outputs, parts = self._translate(task, everything), dict[str, TranslationStatistics]()
+        for part, numbers in self._by_part(everything):
+            parts[self.prepared.survey.parts[part].name] = translation_statistics(
+                [outputs[number] for number in numbers], [self.targets[number] for number in numbers])
+        found = {name: one.scores() for name, one in parts.items()}
+        for metric in scores:  # never over mixed languages: the mean of the parts
+            scores[metric] = math.fsum(getattr(one, metric) for one in found.values()) / len(found)
+        if len(parts) > 1:
+            scores |= {part_score(metric, name): getattr(one, metric) for metric in ("bleu", "chrf")
+                       for name, one in found.items()}
+        whole = next(iter(parts.values())) if len(parts) == 1 else None
+        return ValidationResult({"loss": loss, **scores}, self._examples(outputs),
+                                lambda: score_details(whole, self.sources, outputs, self.targets))
+
+    def _examples(self, outputs: list[str]) -> tuple[ValidationExample, ...]:
+        """Examples to show, of every part in turn."""
+        groups = [numbers for _, numbers in self._by_part(range(len(self.sources)))]
+        turns = [number for some in zip_longest(*groups) for number in some if number is not None]
+        return tuple(ValidationExample(self.sources[number], self.targets[number], outputs[number])
+                     for number in turns[:self.settings.validation.samples_shown])
 
 
 def _ragged(rows: list[list[int]]) -> Ragged:
@@ -195,6 +226,10 @@ class TranslationSetup:
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0}
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> TranslationSurvey:
+        directions = requested_directions(request, config)
+        if directions:
+            return survey_directions(directions, config, source=request.source, target=request.target,
+                                     format=request.format, progress=request.progress)
         return survey_pairs(request.data, request.validation, config, source=request.source, target=request.target,
                             format=request.format, progress=request.progress)
 
@@ -205,7 +240,11 @@ class TranslationSetup:
         languages = [] if survey.languages is None else [
             Default(f"data.{side}_lang", code, "from the names or contents of the data files")
             for side, code in survey.languages._asdict().items()]
-        return [split, *languages, *defaults.translation_tokenizer(count, requested.get("tokenizer", {}))]
+        directions = [] if not survey.directions else [
+            Default("data.directions", [*map(str, survey.directions)], "from the data"),
+            Default("data.sampling_temperature", DEFAULT_TEMPERATURE, "more from small directions than their share")]
+        return [split, *languages, *directions,
+                *defaults.translation_tokenizer(count, requested.get("tokenizer", {}))]
 
     def prepare(self, survey: TranslationSurvey, document: TomlDocument, place: Path) -> PreparedTranslation:
         survey = split_pairs(survey, configs.read_config(DataConfig, document, ("data",)))
