@@ -11,7 +11,8 @@ from regard.data.sources.text import DataError
 
 EN_FR, EN_DE, FR_EN = LanguagePair("en", "fr"), LanguagePair("en", "de"), LanguagePair("fr", "en")
 TMX = """<?xml version="1.0"?><tmx version="1.4"><header srclang="en"/><body>
-<tu><tuv xml:lang="en"><seg>one</seg></tuv><tuv xml:lang="fr"><seg>un</seg></tuv><tuv xml:lang="de"><seg>eins</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>one</seg></tuv><tuv xml:lang="fr"><seg>un</seg></tuv>
+<tuv xml:lang="de"><seg>eins</seg></tuv></tu>
 </body></tmx>"""
 
 
@@ -118,7 +119,7 @@ def test_sides_that_a_file_does_not_tell(file):
 
 
 def test_validation_of_a_direction_that_is_not_there():
-    with pytest.raises(DataError, match="en-de.*en-fr"):
+    with pytest.raises(DataError, match=r"en-de.*en-fr"):
         directions.with_validation([DirectionData(EN_FR, ("a",))], [DirectionData(EN_DE, ("b",))])
     with pytest.raises(DataError, match="en-fr, en-fr"):
         directions.with_validation([DirectionData(EN_FR, ("a",))], [DirectionData(EN_FR, ("b",))] * 2)
@@ -126,7 +127,8 @@ def test_validation_of_a_direction_that_is_not_there():
 
 @pytest.mark.parametrize(("wanted", "available", "found"), [
     ("fr", ["fr", "de"], "fr"), ("FR", ["fr"], "fr"), ("fr", ["fra", "deu"], "fra"), ("fre", ["fra"], "fra"),
-    ("fra", ["fr"], "fr"), ("French", ["fra"], "fra"), ("pt-BR", ["pt", "pt-BR"], "pt-BR"), ("pt_br", ["pt-BR"], "pt-BR"),
+    ("fra", ["fr"], "fr"), ("French", ["fra"], "fra"), ("pt-BR", ["pt", "pt-BR"], "pt-BR"),
+    ("pt_br", ["pt-BR"], "pt-BR"),
     ("pt-BR", ["pt"], None), ("pt", ["pt-BR"], "pt-BR"), ("zh", ["cmn-Hans"], "cmn-Hans"),
     ("zh", ["cmn-Hans", "cmn-Hant"], None), ("xx", ["fr"], None), ("not a code", ["fr"], None), ("", ["fr"], None),
 ])

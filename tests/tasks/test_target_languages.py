@@ -91,7 +91,7 @@ def test_a_model_of_one_direction_takes_its_own():
     assert task.translate(TEXT, to="fr", max_length=5).ids == task.translate(TEXT, to="fra", max_length=5).ids == want
     with pytest.raises(ValueError, match=r"`to` .*\"fr\".*\"de\""):
         task.translate(TEXT, to="de")
-    with pytest.raises(ValueError, match="`to` .*left out"):
+    with pytest.raises(ValueError, match=r"`to` .*left out"):
         texting.translator().translate(TEXT, to="fr")
 
 
@@ -119,16 +119,18 @@ def test_words_stay_where_they_are():
 def test_traces_show_the_control_token_as_a_token():
     side = traces.trace_translation(translator().into("fr"), TEXT, beams=1).sides["source"]
     assert side.tokens[0] == "<2fr>"
-    assert [word.first_token for word in side.words][0] == 1
+    assert side.words[0].first_token == 1
     for word in side.words:
-        assert "".join(side.tokens[word.first_token:word.last_token + 1]).replace("▁", "") == side.text[word.start:word.end]
+        tokens = "".join(side.tokens[word.first_token:word.last_token + 1])
+        assert tokens.replace("▁", "") == side.text[word.start:word.end]
 
 
 def test_terms_and_placeholders():
     task = translator().into("de")
     found = task.translate(TEXT, glossary={"dog": "chien"}, max_length=8)
     assert "chien" in found.text.casefold()
-    [kept] = translate_with_placeholders(["the %s sleeps."], lambda some: task.translate(some, max_length=8), task.align)
+    [kept] = translate_with_placeholders(["the %s sleeps."], lambda some: task.translate(some, max_length=8),
+                                         task.align)
     assert kept.text.count("%s") == 1
 
 
