@@ -109,6 +109,62 @@ def test_answers_and_gradients(name, kind, dtype, key_heads, device):
     assert not gradients[0][0][blind].any()
 
 
+def near_zero_sums(style, dtype, device, draw):
+    """Query, key, value and bias, or None, of random sizes, whose rows of scores sum to almost 0 in one of four ways.
+
+    cancelling: the features of the first query cancel in its products with all keys. single: only one of them may be
+    above 0. whole: small integers, whose products are often exactly 0. bias: a bias cancels the products.
+    """
+    n_queries, n_keys, width, value_width = (draw(low, high) for low, high in ((1, 20), (1, 24), (1, 24), (1, 12)))
+    query, key, value = (torch.randn(1, 2, *size) for size in ((n_queries, width), (n_keys, width),
+                                                               (n_keys, value_width)))
+    first = query[:, :, :1]
+    across = key - (key @ first.mT) / (first @ first.mT) * first
+    bias = None
+    if style == "cancelling":
+        key = across
+    elif style == "single":
+        key = torch.cat([across[:, :, :1], torch.where(key @ first.mT > 0, -key, key)[:, :, 1:]], 2)
+    elif style == "whole":
+        query, key, value = (t.mul(2).round() for t in (query, key, value))
+    query, key, value = (t.to(device, dtype) for t in (query, key, value))
+    if style == "bias":
+        bias = (-(query.double() @ key.double().mT) * width**-0.5).to(dtype)
+    return [t.requires_grad_() for t in (query, key, value, bias) if t is not None]
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of the interpreter; the truth is too large too
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("style", ["cancelling", "single", "whole", "bias"])
+def test_relu_sum_where_the_positive_scores_sum_to_almost_nothing(style, dtype, device):
+    """Answer and gradients keep the bound where a row of weights depends on the last bit of a score.
+
+    Where the plain computation is not finite, the fused one is, unless the truth is too large for the dtype.
+    """
+    for seed in range(12):
+        torch.manual_seed(seed)
+        tensors = near_zero_sums(style, dtype, device, lambda low, high: int(torch.randint(low, high, ())))
+        wide = [t.detach().double().requires_grad_() for t in tensors]
+        n_queries, n_keys = tensors[0].shape[2], tensors[1].shape[2]
+        given, matrix = [(None, np.ones((n_queries, n_keys), dtype=bool)),
+                         (regard.Causal(), oracle.causal(n_queries, n_keys)),
+                         (torch.rand(n_queries, n_keys).to(device) < 0.7, None)][seed % 3]
+        allowed = given if matrix is None else torch.tensor(matrix, device=device)
+        outputs = [solve(tensors[:3], normalize="relu_sum", mask=given, bias=tensors[3] if tensors[3:] else None),
+                   *(plain(*t[:3], "relu_sum", allowed, *t[3:]) for t in (tensors, wide))]
+        upstream = torch.randn(outputs[0].shape).to(device, dtype)
+        results = [(output, *torch.autograd.grad(output, inputs, upstream.to(output.dtype)))
+                   for output, inputs in zip(outputs, (tensors, tensors, wide), strict=True)]
+        for got, literal, truth in zip(*results, strict=True):
+            if truth.abs().max() > torch.finfo(dtype).max:
+                continue
+            assert got.isfinite().all()
+            if literal.isfinite().all():
+                assert_bounded(got, literal, truth)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["padding", "tensor", "packed"])

@@ -121,6 +121,16 @@ def test_an_absurd_size_is_refused_before_memory_is_taken(place, options):
     assert not (place / "huge").exists()
 
 
+@pytest.mark.parametrize("more", [(), ("--set", "training.windows.order=continuous")])
+def test_an_absurd_window_is_refused_before_memory_is_taken(place, more):
+    result = call(place, "train", "texts.txt", "-o", "long", "--task", "language", "--recipe", "lstm-tiny",
+                  "--set", "training.windows.length=1000000000", *more)
+    assert result.returncode == 2
+    assert "1,000,000,000 tokens" in result.stderr
+    assert "training.windows.length" in result.stderr
+    assert not (place / "long").exists()
+
+
 def test_a_model_whose_config_asks_for_more_than_memory(place):
     from regard.storage import folder as folders
 

@@ -3,16 +3,26 @@ measured."""
 
 import subprocess
 import sys
+from itertools import accumulate
 
 import planned
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
 
+import regard
+from regard.attention import backends
+from regard.config import to_tables
 from regard.models import catalog
 from regard.models.build import model_config
+from regard.recurrence.cells import CELLS
 from regard.training import defaults as choices
 from regard.training import estimate as estimates
+from regard.training import loss as losses
 from regard.training.defaults import DeviceProperties, by_threshold
-from regard.training.estimate import H200, estimate_training
+from regard.training.estimate import H200, activation_bytes, estimate_training
+from regard.training.loss import rdrop_loss, token_loss
+from regard.training.tasks.translation import repeat_tokens
 
 CPU = DeviceProperties("cpu", 8 << 30, has_bfloat16=False)
 CAPTIONS = (1_772_238, 2_046_956)
@@ -129,3 +139,82 @@ def test_it_needs_no_torch():
 def test_an_epoch_has_a_step_at_least():
     found = estimate_training(3, (90, 90), CPU)
     assert found.steps == found.epochs
+
+
+PAIRED = {"source_vocab_size": 200, "target_vocab_size": 200}
+ALONE = {"vocab_size": 200}
+LONG = {**ALONE, "embedding.positions.max_positions": 512}
+BATCHES = {  # recipe, changes, rows, lengths, R-Drop
+    "transformer": ("transformer-tiny", PAIRED, 32, (32, 36), 0.0),
+    "R-Drop": ("transformer-tiny", PAIRED, 32, (32, 36), 1.0),
+    "convolution": ("conv-tiny", PAIRED, 32, (32, 36), 0.0),
+    "one context": ("seq2seq-tiny", PAIRED, 32, (32, 36), 0.0),
+    "additive, step by step": ("seq2seq-attention-tiny", PAIRED, 16, (64, 60), 0.0),
+    "attention dropout": ("gpt-tiny", LONG, 4, (512,), 0.0),
+    "fused": ("gpt-tiny", {**ALONE, "stack.mixer.dropout": 0.0}, 32, (64,), 0.0),
+    "relu": ("gpt-tiny", {**LONG, "stack.mixer.dropout": 0.0, "stack.mixer.normalize": "relu"}, 4, (512,), 0.0),
+    "additive": ("gpt-tiny", {**ALONE, "stack.mixer.score": "additive"}, 16, (64,), 0.0),
+    "checkpointed": ("gpt-tiny", {**ALONE, "stack.layers": 8, "stack.activation_checkpointing": True}, 32, (64,), 0.0),
+    "gated": ("llama-tiny", ALONE, 32, (64,), 0.0),
+    "large vocabulary": ("gpt-tiny", {"vocab_size": 20_000, "stack.layers": 1}, 4, (64,), 0.0),
+    "rnn": ("rnn-tiny", ALONE, 32, (64,), 0.0),
+    "lstm": ("lstm-tiny", ALONE, 32, (64,), 0.0),
+    "padded lstm": ("transformer-tiny", {**PAIRED, "encoder.mixer": {"kind": "recurrence"}, "encoder.layers": 4}, 32,
+                    (64, 4), 0.0),
+    "gru": ("gru-tiny", {**ALONE, "stack.mixer.layers": 2}, 32, (64,), 0.0),
+    "lstmn": ("lstm-tiny", {**ALONE, "stack.mixer": {"kind": "lstmn"}}, 16, (64,), 0.0),
+    "masked": ("bert-tiny", ALONE, 32, (64,), 0.0),
+    "classifier": ("classifier-tiny", {**ALONE, "num_labels": 4}, 32, (64,), 0.0),
+    "vision": ("vit-tiny", {"num_labels": 4}, 64, (50,), 0.0),
+}
+
+
+def measured_bytes(config, rows, lengths, rdrop):
+    """The most bytes that forward and backward pass hold at once, counted by every allocation and release."""
+    model = config.build().train()
+    labels = torch.randint(0, 4, (rows, lengths[-1]))
+    if config.kind == "vision":
+        inputs = [torch.rand(rows, config.channels, config.image_height, config.image_width)]
+    else:
+        inputs = [regard.Tokens(torch.randint(4, 200, (rows, n)), None if config.kind == "language" else
+                                torch.tensor([n - 1] + [n] * (rows - 1))) for n in lengths]
+    if config.kind in ("vision", "classifier"):
+        labels = labels[:, 0]
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        if rdrop:
+            states = model.features(*(repeat_tokens(side) for side in inputs)).reshape(2, *labels.shape, -1)
+            found = rdrop_loss(states, model.output, labels, 0.1, rdrop)
+        else:
+            found = token_loss(model.features(*inputs), model.output, labels)
+        found.total.backward()
+    changes = [event.nbytes() for event in sorted(seen.profiler.kineto_results.events(), key=lambda one: one.start_ns())
+               if event.name() == "[memory]"]
+    return max(accumulate(changes))
+
+
+def test_every_cell_is_known():
+    assert set(estimates.CELLS) == set(CELLS)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", BATCHES)
+def test_activations_are_half_to_all_of_what_is_measured(name):
+    """Never more, so that nothing is refused that fits."""
+    recipe, changes, rows, lengths, rdrop = BATCHES[name]
+    config = model_config(recipe, **changes)
+    found = activation_bytes(to_tables(config), rows, lengths, passes=2 if rdrop else 1)
+    peak = measured_bytes(config, rows, lengths, rdrop)
+    assert 0.5 * peak <= found <= peak, f"{found:,} and {peak:,} bytes"
+
+
+def test_a_recipe_and_its_complete_config_need_the_same():
+    for name, changes in (("transformer-tiny", PAIRED), ("lstm", ALONE), ("seq2seq", PAIRED), ("llama", ALONE)):
+        table = {**catalog.find_recipe(name).tables["model"], **changes}
+        lengths = (20, 24) if changes is PAIRED else (24,)
+        assert activation_bytes(table, 8, lengths) == activation_bytes(to_tables(model_config(name, **changes)), 8,
+                                                                       lengths)
+
+
+def test_the_limits_are_those_of_attention_and_loss():
+    assert estimates.EXACT_MAX_NUMBERS == backends.EXACT_MAX_NUMBERS
+    assert estimates.MIN_CHUNK == losses.MIN_CHUNK

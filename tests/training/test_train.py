@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -13,13 +14,15 @@ import trained
 from trained import Recorder, request
 
 import regard
+from regard import config, toml
 from regard.data.sources.text import DataError
 from regard.data.tokenizer import training as tokenizer_training
 from regard.data.tokenizer.training import UnigramConfig
 from regard.storage import filesystem
 from regard.storage import folder as folders
-from regard.training import train
+from regard.training import resolution, train
 from regard.training.checkpoints import CheckpointManager
+from regard.training.config import TrainingConfig
 from regard.training.loop import TrainingError
 from regard.training.tasks import common, interface
 
@@ -411,3 +414,29 @@ def test_texts_that_are_cut_are_told(tmp_path):
                                           changes=changes),
               [told])
     assert "Truncated 1 of 2 texts to the 12 positions of the model." in told.notes()
+
+
+def test_a_batch_that_is_too_large_is_refused_before_the_model_is_built(data, tmp_path, monkeypatch):
+    """With the settings that the message names, the same training fits."""
+    monkeypatch.setattr("regard.allocation.available_memory", lambda: resolution.LIBRARY_BYTES + 2_000_000)
+    output, large = tmp_path / "model", {"training.batches.max_tokens": 4000}
+    with pytest.raises(ValueError, match=r"batches of [0-9,]+ tokens needs about .*iB.*machine has 151.9 MiB") as told:
+        train.train(request(data, output, large))
+    assert not output.exists()
+    named = dict(re.findall(r"--set (training\.\S+)=(\d+)", str(told.value)))
+    assert list(named) == ["training.batches.max_tokens", "training.gradient_accumulation"]
+    smaller = {key: int(value) for key, value in named.items()}
+    assert train.train(request(data, output, smaller)).finished
+
+
+def test_the_setting_that_limits_a_batch_is_the_one_to_reduce():
+    def remedy(**tables):
+        schedule = {"learning_rate": 1e-3, "max_steps": 1}
+        found = toml.document_of({"training": {"schedule": schedule, "gradient_accumulation": 3, **tables}})
+        return config.read_config(TrainingConfig, found, ("training",)).in_smaller_batches(4, 40, 800)
+
+    accumulation = " --set training.gradient_accumulation=12"
+    assert remedy(batches={"max_tokens": 600}) == "--set training.batches.max_tokens=150" + accumulation
+    assert remedy(batches={"max_tokens": 1000}) == "--set training.batches.max_tokens=200" + accumulation
+    assert remedy(batches={"batch_size": 2}) == "--set training.batches.batch_size=1" + accumulation
+    assert remedy(windows={"batch_size": 64}) == "--set training.windows.batch_size=10" + accumulation

@@ -525,7 +525,8 @@ class PointwiseBackend(Backend):
 
     Each weight is a function of its own score, divided by at most one number a row. So no row has to be whole, and no
     matrix of weights is held, forward or backward. Masks that are ranges of keys (causal, windows, padding, packed)
-    cost nothing and let blocks of pairs be skipped; any other mask, and a bias, is written out and read.
+    cost nothing and let blocks of pairs be skipped; any other mask, and a bias, is written out and read. relu_sum is
+    computed in float64 for float32, which GPUs for graphics do slowly, and in float32 for float16 and bfloat16.
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:
@@ -545,8 +546,8 @@ class PointwiseBackend(Backend):
         return f"it supports head widths up to {MAX_WIDTH}, and this one is {widest}" if widest > MAX_WIDTH else None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        if isinstance(problem.normalize, ReLUSum):  # scores are summed twice, in another order each time
-            return "its gradients are inaccurate where the positive scores of a row sum to almost 0; name it to use it"
+        if isinstance(problem.normalize, ReLUSum):
+            return "it computes relu_sum in a wider precision, whose speed was not compared; name it to use it"
         if problem.n_pairs < POINTWISE_MIN_PAIRS:
             return f"it is faster from {POINTWISE_MIN_PAIRS:,} query-key pairs on, and there are {problem.n_pairs:,}"
         return _matrix_drawback(matrix_entries(replace(problem, mask=None) if is_band(problem.mask) else problem))

@@ -9,6 +9,13 @@ through the queries. No two programs add to the same number, so results are the 
 
     de = f'(e) (dw - δ) / n    dw = do · v    δ = Σ w dw, for relu_sum only, whose n depends on the scores
 
+Sums are in float32. relu_sum computes everything one precision wider than its inputs: float32 in float64, float16 and
+bfloat16 in float32. Where the positive scores of a row sum to almost 0, an error of one eps of |q| |k| in a score
+changes all weights of the row, and its gradients many times over: two orders of summation differ as much as each of
+them errs, and unnormalised float16 weights underflow. For the same reason its three kernels compute a score and dw with
+the same operands in blocks of the same size. They agree in every bit, so Σ w = 1 also in the backward pass, and a row
+with one positive score has no gradient.
+
 Every query has a range of keys, and blocks of pairs outside of all ranges are skipped. Dropout uses a random number
 that is computed from a seed and the indices of the pair, and so is the same in the backward pass.
 
@@ -42,6 +49,10 @@ BACKWARD: tuple[tuple[int, dict[str, int]], ...] = (
     (256, {"rows": 64, "columns": 64, "num_warps": 8, "num_stages": 2}),
     (512, {"rows": 32, "columns": 64, "num_warps": 8, "num_stages": 1}),
     (1024, {"rows": 32, "columns": 32, "num_warps": 8, "num_stages": 1}))
+RELU_SUM: tuple[tuple[int, dict[str, int]], ...] = (
+    (512, {"rows": 32, "columns": 32, "num_warps": 4, "num_stages": 1}),
+    (2048, {"rows": 16, "columns": 16, "num_warps": 4, "num_stages": 1}))
+"""Forward and backward, for rows in the wider precision."""
 
 
 class PointwiseAttention(torch.autograd.Function):
@@ -53,37 +64,41 @@ class PointwiseAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, low: Tensor, high: Tensor,
                 matrix: Tensor | None, seed: Tensor | None, scale: float, dropout: float, kind: str) -> Tensor:
+        dtype = query.dtype
+        if kind == "relu_sum":
+            wider = torch.float64 if dtype == torch.float32 else torch.float32
+            query, key, value = (tensor.to(wider) for tensor in (query, key, value))
         query, key, value, low, high = (tensor.contiguous() for tensor in (query, key, value, low, high))
         (B, H, Q, _), E = query.shape, value.shape[-1]
         out = query.new_empty(B, H, Q, E)
-        divisor = query.new_empty(B, H, Q, dtype=torch.float32)
+        divisor = query.new_empty(B, H, Q, dtype=_sums(query))
         if out.numel():
-            options = _block_options(FORWARD, query, value)
+            options = _block_options(RELU_SUM if kind == "relu_sum" else FORWARD, query, value)
             launch.launch(_forward, (B * H * triton.cdiv(Q, options["rows"]),), query, key, value,
                           *_matrix_arguments(bias, query), *_matrix_arguments(matrix, query), low, high,
                           query if seed is None else seed,
-                          out, divisor, scale, dropout, Q, key.shape[2], H,
-                          **_constants(query, key, value, bias, matrix, seed, kind), **options)
-        ctx.save_for_backward(query, key, value, bias, low, high, matrix, seed, out, divisor)
+                          out, divisor, dropout, Q, key.shape[2], H,
+                          **_constants(query, key, value, bias, matrix, seed, scale, kind), **options)
+        ctx.save_for_backward(query, key, value, bias, low, high, matrix, seed, divisor)
         ctx.scale, ctx.dropout, ctx.kind = scale, dropout, kind
-        return out
+        return out.to(dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, bias, low, high, matrix, seed, out, divisor = ctx.saved_tensors
-        d_out = upstream[0].contiguous()
+        query, key, value, bias, low, high, matrix, seed, divisor = ctx.saved_tensors
+        dtype, d_out = upstream[0].dtype, upstream[0].to(query.dtype).contiguous()
         d_query, d_key, d_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
         for_bias = ctx.needs_input_grad[3]
-        slopes = torch.zeros(*query.shape[:3], key.shape[2], dtype=query.dtype,
+        slopes = torch.zeros(*query.shape[:3], key.shape[2], dtype=dtype,
                              device=query.device) if for_bias else query
-        if out.numel() and key.shape[2]:
+        if d_out.numel() and key.shape[2]:
             delta = torch.empty_like(divisor)
-            options = _block_options(BACKWARD, query, value)
+            options = _block_options(RELU_SUM if ctx.kind == "relu_sum" else BACKWARD, query, value)
             read = (query, key, value, *_matrix_arguments(bias, query), *_matrix_arguments(matrix, query), low, high,
                     query if seed is None else seed, d_out, divisor, delta)
-            numbers = (ctx.scale, ctx.dropout, query.shape[2], key.shape[2], query.shape[1])
-            constants = _constants(query, key, value, bias, matrix, seed, ctx.kind)
+            numbers = (ctx.dropout, query.shape[2], key.shape[2], query.shape[1])
+            constants = _constants(query, key, value, bias, matrix, seed, ctx.scale, ctx.kind)
             blocks = triton.cdiv(query.shape[2], options["rows"])
             launch.launch(_query_gradient, (query.shape[0] * query.shape[1] * blocks,), *read, d_query, slopes,
                           *numbers, for_bias=for_bias, passes=2 if ctx.kind == "relu_sum" else 1, **constants,
@@ -92,7 +107,7 @@ class PointwiseAttention(torch.autograd.Function):
             launch.launch(_key_gradient,
                           (key.shape[0] * key.shape[1] * triton.cdiv(key.shape[2], options["columns"]),), *read, first,
                           last, d_key, d_value, *numbers, **constants, **options)
-        return d_query, d_key, d_value, slopes if for_bias else None, *(None,) * 7
+        return d_query.to(dtype), d_key.to(dtype), d_value.to(dtype), slopes if for_bias else None, *(None,) * 7
 
 
 def _block_options(table: tuple[tuple[int, dict[str, int]], ...], query: Tensor, value: Tensor) -> dict[str, int]:
@@ -103,13 +118,19 @@ def _block_options(table: tuple[tuple[int, dict[str, int]], ...], query: Tensor,
     return next(options for bound, options in table if row <= bound)
 
 
+def _sums(query: Tensor) -> torch.dtype:
+    """The dtype of sums over numbers like these."""
+    return torch.float64 if query.dtype == torch.float64 else torch.float32
+
+
 def _constants(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, matrix: Tensor | None,
-               seed: Tensor | None, kind: str) -> dict[str, Any]:
-    """The compile-time arguments of the kernels."""
+               seed: Tensor | None, scale: float, kind: str) -> dict[str, Any]:
+    """The compile-time arguments of the kernels. The scale is one of them, as any other float is read in float32."""
     widths = [max(16, triton.next_power_of_2(t.shape[-1])) for t in (query, value)]
     return {"width": query.shape[-1], "value_width": value.shape[-1], "groups": query.shape[1] // key.shape[1],
             "kind": kind, "with_bias": bias is not None, "with_matrix": matrix is not None,
-            "with_dropout": seed is not None, "D": widths[0], "E": widths[1]}
+            "with_dropout": seed is not None, "scale": scale, "D": widths[0], "E": widths[1],
+            "sums": tl.float64 if _sums(query) == torch.float64 else tl.float32}
 
 
 def _matrix_arguments(matrix: Tensor | None, query: Tensor) -> tuple[Any, ...]:
@@ -131,8 +152,13 @@ def _query_blocks(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: in
 
 @triton.jit
 def _dot(a: T, b: T) -> T:
-    """a b, summed in float32. The interpreter reads the bits of bfloat16 as integers: there it is widened first."""
-    if WIDENED:
+    """a b, summed in float32, or in float64 if both are.
+
+    The interpreter reads the bits of bfloat16 as integers: there it is widened first.
+    """
+    if a.dtype == tl.float64:
+        return tl.dot(a, b)
+    elif WIDENED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
         return tl.dot(a, b, input_precision="tf32x3")  # for float32: three products, as exact as one in float32
@@ -174,10 +200,11 @@ def _kept(seed: T, leading: T, i: T, j: T, dropout: T) -> T:
 @triton.jit
 def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: T, bias_j: T,
              matrix: T, matrix_b: T, matrix_h: T, matrix_i: T, matrix_j: T, low: T, high: T, seed: T,
-             out: T, divisor: T, scale: T, dropout: T, n_queries: T, n_keys: T, heads: T,
+             out: T, divisor: T, dropout: T, n_queries: T, n_keys: T, heads: T,
              width: tl.constexpr, value_width: tl.constexpr, groups: tl.constexpr, kind: tl.constexpr,
-             with_bias: tl.constexpr, with_matrix: tl.constexpr, with_dropout: tl.constexpr, D: tl.constexpr,
-             E: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr) -> None:
+             with_bias: tl.constexpr, with_matrix: tl.constexpr, with_dropout: tl.constexpr, scale: tl.constexpr,
+             sums: tl.constexpr, D: tl.constexpr, E: tl.constexpr, rows: tl.constexpr,
+             columns: tl.constexpr) -> None:
     down = tl.cdiv(n_queries, rows)
     leading = (tl.program_id(0) // down).to(tl.int64)
     b, h, of_key = leading // heads, leading % heads, leading // groups
@@ -190,8 +217,8 @@ def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: 
     hi = tl.load(high + leading * n_queries + i, mask=valid_i, other=0)
     k_at = key + of_key * n_keys * width + d[:, None]
     v_at = value + of_key * n_keys * value_width + c[None, :]
-    total = tl.zeros((rows,), tl.float32)
-    acc = tl.zeros((rows, E), tl.float32)
+    total = tl.zeros((rows,), sums)
+    acc = tl.zeros((rows, E), sums)
     for start in range(tl.min(lo) // columns * columns, tl.max(hi), columns):
         j = start + tl.arange(0, columns)
         k = tl.load(k_at + j[None, :] * width, mask=(d < width)[:, None] & (j < n_keys)[None, :], other=0.0)
@@ -202,11 +229,11 @@ def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: 
             allowed = allowed & (tl.load(matrix + at, mask=allowed, other=0) != 0)
         if with_bias:
             at = _at(b, h, i[:, None], j[None, :], bias_b, bias_h, bias_i, bias_j)
-            e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
+            e += tl.load(bias + at, mask=allowed, other=0.0).to(sums)
             allowed = allowed & (e != float("-inf"))
         p = tl.where(allowed, _weight(e, kind), 0.0)
         if kind == "relu":
-            total += tl.sum(allowed.to(tl.float32), axis=1)
+            total += tl.sum(allowed.to(sums), axis=1)
         if kind == "relu_sum":
             total += tl.sum(p, axis=1)
         if with_dropout:
@@ -223,11 +250,12 @@ def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: 
 @triton.jit
 def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: T, bias_j: T,
                     matrix: T, matrix_b: T, matrix_h: T, matrix_i: T, matrix_j: T, low: T, high: T,
-                    seed: T, upstream: T, divisor: T, delta: T, out: T, slopes: T, scale: T,
-                    dropout: T, n_queries: T, n_keys: T, heads: T, width: tl.constexpr,
-                    value_width: tl.constexpr, groups: tl.constexpr, kind: tl.constexpr, with_bias: tl.constexpr,
-                    with_matrix: tl.constexpr, with_dropout: tl.constexpr, for_bias: tl.constexpr, passes: tl.constexpr,
-                    D: tl.constexpr, E: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr) -> None:
+                    seed: T, upstream: T, divisor: T, delta: T, out: T, slopes: T, dropout: T,
+                    n_queries: T, n_keys: T, heads: T, width: tl.constexpr, value_width: tl.constexpr,
+                    groups: tl.constexpr, kind: tl.constexpr, with_bias: tl.constexpr, with_matrix: tl.constexpr,
+                    with_dropout: tl.constexpr, for_bias: tl.constexpr, passes: tl.constexpr, scale: tl.constexpr,
+                    sums: tl.constexpr, D: tl.constexpr, E: tl.constexpr, rows: tl.constexpr,
+                    columns: tl.constexpr) -> None:
     """out (B, H, Q, D); slopes (B, H, Q, K) are de, where the bias has a gradient; delta (B, H, Q), in two passes.
 
     δ = Σ w dw is summed over the keys in a pass of its own. As do · o it would be free, but o is rounded, and where n
@@ -249,8 +277,8 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
     n = tl.load(divisor + leading * n_queries + i, mask=valid_i, other=1.0)
     k_at = key + of_key * n_keys * width + d[:, None]
     v_at = value + of_key * n_keys * value_width + c[:, None]
-    acc = tl.zeros((rows, D), tl.float32)
-    whole = tl.zeros((rows,), tl.float32)
+    acc = tl.zeros((rows, D), sums)
+    whole = tl.zeros((rows,), sums)
     for step in tl.static_range(passes):
         for start in range(tl.min(lo) // columns * columns, tl.max(hi), columns):
             j = start + tl.arange(0, columns)
@@ -264,7 +292,7 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
                 allowed = allowed & (tl.load(matrix + at, mask=allowed, other=0) != 0)
             if with_bias:
                 at = _at(b, h, i[:, None], j[None, :], bias_b, bias_h, bias_i, bias_j)
-                e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
+                e += tl.load(bias + at, mask=allowed, other=0.0).to(sums)
                 allowed = allowed & (e != float("-inf"))
             dw = _dot(g, v)
             if with_dropout:
@@ -287,10 +315,11 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
 def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: T, bias_j: T,
                   matrix: T, matrix_b: T, matrix_h: T, matrix_i: T, matrix_j: T, low: T, high: T,
                   seed: T, upstream: T, divisor: T, delta: T, first: T, last: T, out: T, out_value: T,
-                  scale: T, dropout: T, n_queries: T, n_keys: T, heads: T, width: tl.constexpr,
+                  dropout: T, n_queries: T, n_keys: T, heads: T, width: tl.constexpr,
                   value_width: tl.constexpr, groups: tl.constexpr, kind: tl.constexpr, with_bias: tl.constexpr,
-                  with_matrix: tl.constexpr, with_dropout: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-                  rows: tl.constexpr, columns: tl.constexpr) -> None:
+                  with_matrix: tl.constexpr, with_dropout: tl.constexpr, scale: tl.constexpr,
+                  sums: tl.constexpr, D: tl.constexpr, E: tl.constexpr, rows: tl.constexpr,
+                  columns: tl.constexpr) -> None:
     """out (B, key heads, K, D) and out_value (B, key heads, K, E). Tiles are (keys, queries) here."""
     down = tl.cdiv(n_keys, columns)
     block = tl.program_id(0) % down
@@ -301,10 +330,14 @@ def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bia
     valid_v = (j < n_keys)[:, None] & (c < value_width)[None, :]
     k_at = (of_key * n_keys + j[:, None]) * width + d[None, :]
     v_at = (of_key * n_keys + j[:, None]) * value_width + c[None, :]
-    k = tl.load(key + k_at, mask=valid_k, other=0.0)
-    v = tl.load(value + v_at, mask=valid_v, other=0.0)
-    acc = tl.zeros((columns, D), tl.float32)
-    acc_v = tl.zeros((columns, E), tl.float32)
+    if kind == "relu_sum":  # (D, columns) and (E, columns), as the other kernels have them
+        k = tl.load(key + tl.trans(k_at), mask=tl.trans(valid_k), other=0.0)
+        v = tl.load(value + tl.trans(v_at), mask=tl.trans(valid_v), other=0.0)
+    else:
+        k = tl.load(key + k_at, mask=valid_k, other=0.0)
+        v = tl.load(value + v_at, mask=valid_v, other=0.0)
+    acc = tl.zeros((columns, D), sums)
+    acc_v = tl.zeros((columns, E), sums)
     for group in range(groups):
         leading = of_key * groups + group
         b, h = leading // heads, leading % heads
@@ -320,18 +353,22 @@ def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bia
             lo = tl.load(low + leading * n_queries + i, mask=valid_i, other=n_keys)
             hi = tl.load(high + leading * n_queries + i, mask=valid_i, other=0)
             n = tl.load(divisor + leading * n_queries + i, mask=valid_i, other=1.0)
-            e = _dot(k, tl.trans(q)) * scale
+            if kind == "relu_sum":  # the products of the other kernels, bit for bit
+                e = tl.trans(_dot(q, k)) * scale
+                dw = tl.trans(_dot(g, v))
+            else:
+                e = _dot(k, tl.trans(q)) * scale
+                dw = _dot(v, tl.trans(g))
             allowed = (j[:, None] >= lo[None, :]) & (j[:, None] < hi[None, :])
             if with_matrix:
                 at = _at(b, h, i[None, :], j[:, None], matrix_b, matrix_h, matrix_i, matrix_j)
                 allowed = allowed & (tl.load(matrix + at, mask=allowed, other=0) != 0)
             if with_bias:
                 at = _at(b, h, i[None, :], j[:, None], bias_b, bias_h, bias_i, bias_j)
-                e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
+                e += tl.load(bias + at, mask=allowed, other=0.0).to(sums)
                 allowed = allowed & (e != float("-inf"))
             f = _weight(e, kind)
             p = tl.where(allowed, f / n[None, :], 0.0)
-            dw = _dot(v, tl.trans(g))
             if with_dropout:
                 kept = _kept(seed, leading, i[None, :], j[:, None], dropout)
                 p = tl.where(kept, p / (1.0 - dropout), 0.0)

@@ -144,6 +144,22 @@ class TrainingConfig(Config):
         assert self.schedule.max_steps is not None, "a config without steps was refused"
         return self.schedule.max_steps
 
+    def in_smaller_batches(self, parts: int, rows: int | None = None, tokens: int | None = None) -> str:
+        """The options that compute the same step in batches of a fraction of the size.
+
+        Args:
+            rows: the sequences of the largest batch, if there may be fewer than the settings allow.
+            tokens: its tokens.
+        """
+        key, size, actual = "batches.max_tokens", self.batches.max_tokens, tokens
+        if self.windows is not None:
+            key, size, actual = "windows.batch_size", self.windows.batch_size, rows
+        elif self.batches.batch_size is not None:
+            key, size, actual = "batches.batch_size", self.batches.batch_size, rows
+        size = size if actual is None else min(size, actual)
+        return (f"--set training.{key}={max(1, size // parts)} "
+                f"--set training.gradient_accumulation={parts * self.gradient_accumulation}")
+
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Keys that contradict each other, and why."""
         if self.schedule.max_steps is None:

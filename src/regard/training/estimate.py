@@ -1,19 +1,23 @@
-"""How long a translation training would take, and how much memory, estimated before anything is trained.
+"""How long a translation training would take, and how much memory any training, estimated before anything is trained.
 
     tokens    = characters / characters per token                                    of each side
     steps     = epochs · tokens / tokens per batch; an epoch has at least one
     seconds   = epochs · Σ tokens · (6 · parameters used by each + attention) · passes / FLOP per second
     memory    = 20 bytes per parameter + activations of a batch + a constant of the process
+    activations = Σ over layers of  tokens · (6 D per attention + 2 D + 1 to 4 F of the feed-forward layer)
+                  + 2 or 3 numbers per attention weight where the weights are kept + 3 D per token + a chunk of logits
 
 6 · parameters: two operations per parameter forward, four backward. Model and settings are the defaults of
 `regard train` (`regard.training.defaults`) for the pairs that are not held out. Batches are assumed to be full, so that
 there are somewhat more steps in reality. The speeds were measured; other machines differ by a factor of two or three.
 Validation is not included, and early stopping may end a training sooner. The estimate is arithmetic on the tables of a
 recipe: torch is not imported, the texts are not read, and nothing is measured on this machine.
+
+Legend: D width of the model, F width of the feed-forward layer.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +43,22 @@ RDROP_FACTOR = {"cpu": 2.1, "cuda": 1.72}
 """Time of a step with R-Drop compared to one without; 550,000 and 320,000 target tokens per second on the H200."""
 BYTES_PER_PARAMETER = 20
 """Parameter, gradient, two moments and EMA, in float32."""
-ACTIVATIONS_PER_FEATURE = 20
-"""Numbers that a block keeps for the backward pass, per feature of a token, without the feed-forward layer."""
+SUBLAYER, EMBEDDING = 2, 3
+"""Numbers that are kept for the backward pass, per feature of a token: by a feed-forward layer besides its hidden
+features; by embedding, last norm and loss."""
+MIXERS = {"attention": 6, "convolution": 3, "lstmn": 8}
+"""The same for a mixer, with its norm, dropout and residual sum. Measured were 6.5 to 8, 4.7 and 12."""
+CELLS = {"rnn": 2, "lstm": 7, "gru": 5, "mut1": 5, "mut2": 5, "mut3": 5}
+"""The same for a recurrent layer, by cell. Measured were 2.9, 8.5, and 6.7 to 8.8."""
+LSTM_WORKSPACE = 8
+"""More of the same for an LSTM that reads rows without padding, by torch's own kernel. Measured were 9.8."""
+EXACT_MAX_NUMBERS = 1 << 25
+"""As in `regard.attention.backends`: larger matrices of weights are not kept."""
+MIN_CHUNK = 256
+"""As in `regard.training.loss`: the tokens whose logits are held at once, at least."""
+ALLOCATOR_FACTOR = {"cpu": 1, "cuda": 2}
+"""What is taken for activations, compared to what they need; on a GPU assumed, not measured: blocks of the allocator
+that are free for the moment, and those of CUDA graphs."""
 PROCESS_BYTES = {"cpu": 450 << 20, "cuda": 600 << 20}
 """Libraries, a chunk of logits, buffers."""
 H200 = DeviceProperties("cuda", 141 * 10**9, has_bfloat16=True)
@@ -93,7 +111,10 @@ def estimate_training(pairs: int, characters: tuple[int, int], device: DevicePro
     factor = RDROP_FACTOR[device.kind] if passes == 2 else 1.0
     count = vocabulary * model["width"] + sum(stack_parameters(model, name) for name in ("encoder", "decoder"))
     memory = (PROCESS_BYTES[device.kind] + BYTES_PER_PARAMETER * count
-              + _activation_bytes(model, min(batch, tokens) * passes, device))
+              + ALLOCATOR_FACTOR[device.kind]
+              * activation_bytes({**model, "target_vocab_size": vocabulary}, min(batch, tokens) / tokens * pairs,
+                                 [side / pairs for side in sides], passes=passes, on_gpu=device.fast,
+                                 bfloat16=device.has_bfloat16))
     return TrainingEstimate(recipe, vocabulary, count, tokens, epochs, math.ceil(epochs * max(1.0, tokens / batch)),
                             epochs * operations * factor / per_second, memory)
 
@@ -114,10 +135,73 @@ def _flops_per_token(model: Mapping[str, Any], vocabulary: int, side: str, lengt
     return 6.0 * parameters + 12.0 * attentions * model[side]["layers"] * model["width"] * length
 
 
-def _activation_bytes(model: Mapping[str, Any], tokens: int, device: DeviceProperties) -> int:
-    """Bytes that the backward pass of a batch needs, half of whose tokens are on each side."""
-    numbers = 0.0
-    for side, factor in (("encoder", 1.0), ("decoder", 1.6)):
-        inner = lookup(model, f"{side}.feed_forward.ffn_width")
-        numbers += 0.5 * model[side]["layers"] * (factor * ACTIVATIONS_PER_FEATURE * model["width"] + 3 * inner)
-    return round(tokens * numbers * (2 if device.has_bfloat16 else 4))
+def activation_bytes(model: Mapping[str, Any], rows: float, lengths: Sequence[float], *, passes: int = 1,
+                     on_gpu: bool = False, bfloat16: bool = False) -> int:
+    """The bytes that forward and backward pass of a batch hold besides parameters and gradients, of any kind of model.
+
+    It counts only what a layer has to keep, so it is rather too low: 0.5 to 1 times what was measured on a CPU. What a
+    single operation holds for a moment is not counted, nor are masks and biases of scores.
+
+    Args:
+        model: the [model] table of a recipe or config.
+        rows: the sequences of the batch.
+        lengths: their mean length on each side, padding included: source and target, or one; for images the patches.
+        passes: 2 for R-Drop.
+        on_gpu: no attention weights are kept there.
+    """
+    rows *= passes
+    kind, width, n = model["kind"], model["width"], lengths[-1]
+    numbers = EMBEDDING * width * rows * sum(lengths)
+    if kind == "seq2seq":
+        numbers += rows * sum(lengths) * model.get("layers", 1) * CELLS[model.get("cell", "gru")] * width
+        if lookup(model, "attention.score") == "additive":  # one step after another, so that all are kept
+            numbers += rows * lengths[0] * n * width
+    elif kind == "encoder-decoder":
+        numbers += _stack_numbers(model["encoder"], width, rows, lengths[0], on_gpu=on_gpu)
+        numbers += _stack_numbers(model["decoder"], width, rows, n, on_gpu=on_gpu, source=lengths[0])
+    else:
+        numbers += _stack_numbers(model["stack"], width, rows, n, on_gpu=on_gpu, padded=kind != "language")
+    vocabulary = 0 if "num_labels" in model else model.get("target_vocab_size", model.get("vocab_size", 0))
+    numbers += min(rows * n, MIN_CHUNK) * vocabulary
+    return round(numbers * (2 if bfloat16 else 4))
+
+
+def _stack_numbers(stack: Mapping[str, Any], width: int, rows: float, n: float, *, on_gpu: bool,
+                   source: float | None = None, padded: bool = True) -> float:
+    """The numbers that a stack keeps of rows of n tokens; with cross-attention to a source of this length."""
+    mixer, cross, feed_forward = stack["mixer"], stack.get("cross"), stack.get("feed_forward")
+    if mixer["kind"] == "recurrence":
+        cell = mixer.get("cell", "lstm")
+        workspace = LSTM_WORKSPACE if cell == "lstm" and not (padded or on_gpu) else 0
+        per_token = mixer.get("layers", 1) * (CELLS[cell] + workspace) * width
+    else:
+        per_token = MIXERS[mixer["kind"]] * width
+    weights = 0.0
+    if mixer["kind"] == "attention":
+        weights += _kept_weights(mixer, width, rows * n * n, on_gpu=on_gpu)
+    elif mixer["kind"] == "lstmn" and mixer.get("score", "additive") == "additive":  # each token with those before it
+        weights += rows * n * n / 2 * mixer.get("attention_width", width)
+    if cross is not None and source is not None:
+        per_token += MIXERS["attention"] * width
+        weights += _kept_weights(cross, width, rows * n * source, on_gpu=on_gpu)
+    if feed_forward is not None:
+        hidden = 1 if feed_forward.get("activation", "relu") == "relu" else 2  # ReLU needs only its own output
+        per_token += SUBLAYER * width + (hidden + 2 * feed_forward.get("gated", False)) * feed_forward["ffn_width"]
+    block = rows * n * per_token + weights
+    if stack.get("activation_checkpointing", False):
+        return stack["layers"] * rows * n * width + block
+    return stack["layers"] * block
+
+
+def _kept_weights(attention: Mapping[str, Any], width: int, pairs: float, *, on_gpu: bool) -> float:
+    """The numbers that the weights of all heads take for these query-key pairs, where they are kept."""
+    backend, heads = attention.get("backend"), attention.get("heads", 8)
+    if on_gpu or backend == "tiled":
+        return 0.0
+    softmax = attention.get("normalize", "softmax") == "softmax"
+    if attention.get("score", "scaled_dot") == "additive":
+        pairs *= attention.get("head_width", width // heads)
+    elif softmax and backend != "exact":  # torch's fused kernel keeps them for dropout only
+        return 3 * heads * pairs if attention.get("dropout", 0.0) else 0.0
+    return 2 * heads * pairs if heads * pairs <= EXACT_MAX_NUMBERS or backend == "exact" else 0.0
+

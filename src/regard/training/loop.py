@@ -269,12 +269,8 @@ class TrainingLoop:
             except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter
                 if not allocation.is_out_of_memory(error):
                     raise
-                windows = self.settings.windows
-                key, size = (("batches.max_tokens", self.settings.batches.max_tokens) if windows is None else
-                             ("windows.batch_size", windows.batch_size))
-                remedy = (f"Try --set training.{key}={max(1, size // 2)} "
-                          f"--set training.gradient_accumulation={2 * self.settings.gradient_accumulation}, which "
-                          "computes the same step in smaller parts, or a smaller model.")
+                remedy = (f"Try {self.settings.in_smaller_batches(2)}, which computes the same step in smaller parts, "
+                          "or a smaller model.")
                 raise TrainingError(f"a batch of {batch.tokens:,} tokens does not fit into the memory of "
                                     f"{self.engine.device}. {allocation.describe(error, remedy)}") from error
 

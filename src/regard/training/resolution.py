@@ -27,11 +27,13 @@ from regard.data.sources.text import DataError
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models import catalog
 from regard.models.build import ModelConfig
+from regard.models.vision import VisionConfig
 from regard.toml import ConfigError, KeyPath, TomlDocument
 from regard.training import short_options
 from regard.training.choices import SET_BY_USER
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties, lookup, recipe_with_size
+from regard.training.estimate import activation_bytes
 from regard.training.logging import EventHandler, Note
 from regard.training.short_options import ExpandedKey, OptionSpelling
 from regard.training.tasks.classification import ClassificationSetup
@@ -49,8 +51,13 @@ TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": Tokenize
           "training": TrainingConfig}
 MODEL_KINDS = {kind.kind for kind in get_args(ModelConfig)}
 STEPS_KEY = "training.schedule.max_steps"
-TRAINING_BYTES, EMA_BYTES = 16, 4
-"""Bytes per parameter: parameter, gradient and two moments of AdamW in float32; and the EMA, if there is one."""
+TRAINING_BYTES, EMA_BYTES, GRADIENT_BYTES = 16, 4, 4
+"""Bytes per parameter: parameter, gradient and two moments of AdamW in float32; the EMA, if there is one; of the first,
+those of the gradient."""
+LIBRARY_BYTES = 150 << 20
+"""What torch and its libraries take on a CPU in the first step, for themselves; at least 200 MiB were measured."""
+GPU_REDUCTION = 2
+"""On a GPU fused kernels keep less; how much less was not measured, so activations count by half."""
 UNKNOWN_STEPS = 10**9
 """Stands for the number of steps while that is not known."""
 DESCRIPTIVE_KEYS = ("data.source_lang", "data.target_lang")
@@ -288,20 +295,78 @@ def check_training_memory(model: ModelConfig, settings: TrainingConfig, device: 
                           options: Iterable[str] = ()) -> None:
     """Refuse a training whose parameters need more memory than the device has, before anything is allocated.
 
-    Activations come on top; they are tried with the largest batches before the first step. So the estimate is a lower
-    bound, and what it refuses cannot be trained.
+    Activations come on top (`check_batch_memory`). So the estimate is a lower bound, and what it refuses cannot be
+    trained.
 
     Args:
         options: the options of the call that changed the size of the model; the message names them.
     """
-    count = model.parameters()
-    needed = count * (TRAINING_BYTES + (EMA_BYTES if settings.ema_decay else 0))
-    if settings.parallelism == "fsdp":
-        needed //= max(1, device.count)
     named = " and ".join(dict.fromkeys(options))
-    room, place = (device.memory, "the GPU") if device.kind == "cuda" else (None, "this machine")
-    what = f"{f'{named}: ' if named else ''}Training a model of {checks.plural(count, 'parameter')}"
-    allocation.check_fits(what, needed, "Reduce --width, --layers or --vocab-size.", room=room, place=place)
+    room, place = _room(device)
+    what = f"{f'{named}: ' if named else ''}Training a model of {checks.plural(model.parameters(), 'parameter')}"
+    allocation.check_fits(what, _parameter_bytes(model, settings, device), "Reduce --width, --layers or --vocab-size.",
+                          room=room, place=place)
+
+
+def check_batch_memory(prepared: "PreparedTraining", device: DeviceProperties) -> None:
+    """Refuse a training whose largest batches need more memory than the device has, before the model is built.
+
+    Parameters and activations are estimated (`regard.training.estimate.activation_bytes`), rather too low, so that
+    what fits is not refused: what the check lets pass is tried before the first step.
+    """
+    model, settings, (room, place) = prepared.model, prepared.settings, _room(device)
+    parameters = _parameter_bytes(model, settings, device)
+    if device.kind != "cuda":
+        parameters += LIBRARY_BYTES
+    without_gradients = parameters - GRADIENT_BYTES * _parameters_per_device(model, settings, device)
+    for rows, lengths in _largest_batches(prepared, device):
+        activations = activation_bytes(
+            prepared.tables["model"], rows, lengths, passes=2 if settings.rdrop else 1, on_gpu=device.kind == "cuda",
+            bfloat16=settings.precision == "bfloat16")
+        if device.kind == "cuda":
+            activations //= GPU_REDUCTION
+        free = max(1, (allocation.available_memory() if room is None else room) - without_gradients)
+        parts = 1 << max(1, math.ceil(math.log2(max(1, activations) / free)))
+        tokens = round(rows * sum(lengths))
+        what = (f"Training a model of {checks.plural(model.parameters(), 'parameter')} with batches of "
+                f"{checks.plural(tokens, 'token')}")
+        # There are most activations when the backward pass begins, and most gradients when it ends.
+        remedy = (f"Try {settings.in_smaller_batches(parts, rows, tokens)}, which computes the same step in smaller "
+                  "parts, or a smaller model.")
+        if rows == 1:  # one sequence that is too long
+            limit = "data.filters.max_words" if settings.windows is None else "training.windows.length"
+            remedy = f"Reduce {limit} or --width."
+        allocation.check_fits(what, max(parameters, without_gradients + activations), remedy, room=room, place=place)
+
+
+def _largest_batches(prepared: "PreparedTraining", device: DeviceProperties) -> Iterator[tuple[int, list[float]]]:
+    """The rows of the batches that need most memory, and their length on each side.
+
+    One window alone comes first: if it is too long, no batch of them is made.
+    """
+    if prepared.settings.windows is not None:
+        yield 1, [prepared.settings.windows.length]
+    for batch in prepared.task.feed(0, device.count).largest():
+        batch = getattr(batch, "batch", batch)  # of windows that continue each other
+        sides = [side for side in (getattr(batch, "source", None), batch.inputs) if side is not None]
+        if isinstance(prepared.model, VisionConfig):
+            yield len(batch.inputs), [prepared.model.tokens]
+        elif sides[0].rows:
+            yield sides[0].rows, [side.ids.numel() / side.rows for side in sides]
+
+
+def _parameter_bytes(model: ModelConfig, settings: TrainingConfig, device: DeviceProperties) -> int:
+    """The bytes of all that is kept for the parameters on one device."""
+    return _parameters_per_device(model, settings, device) * (TRAINING_BYTES + (EMA_BYTES if settings.ema_decay else 0))
+
+
+def _parameters_per_device(model: ModelConfig, settings: TrainingConfig, device: DeviceProperties) -> int:
+    return model.parameters() // (max(1, device.count) if settings.parallelism == "fsdp" else 1)
+
+
+def _room(device: DeviceProperties) -> tuple[int | None, str]:
+    """The memory of the device, or None for what this machine has free, and what messages call it."""
+    return (device.memory, "the GPU") if device.kind == "cuda" else (None, "this machine")
 
 
 def _reasons(requested: TomlDocument, defaults: Sequence[Default], expanded: Sequence[ExpandedKey]) -> dict[str, str]:

@@ -150,8 +150,9 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
         if processes.main:
             request.write_data()
         processes.barrier()
-    prepared = prepare(request, setup, requested, resolution.device_properties(device, processes.count), report,
-                       identity)
+    properties = resolution.device_properties(device, processes.count)
+    prepared = prepare(request, setup, requested, properties, report, identity)
+    resolution.check_batch_memory(prepared, properties)
     loop = _build_loop(request, prepared, processes, device, report, callbacks)
     processes.check_same(json.dumps(loop.identity, indent=1))
     if stored is not None and identity is not None:
