@@ -62,7 +62,8 @@ def _as_table(model: str, found: "ModelInfo") -> dict[str, Any]:
         "folder": model, "format": found.format, "task": found.task, "kind": found.kind, "family": found.family,
         "source_lang": found.source_lang, "target_lang": found.target_lang, "recipe": found.recipe,
         "parameters": found.parameters, "vocab_sizes": list(found.vocabularies), "labels": list(found.labels),
-        "scores": dict(found.record.get("scores", {})), "files": list(found.files), **found.counts,
+        "scores": dict(found.record.get("scores", {})), "start": dict(found.record.get("start", {})) or None,
+        "files": list(found.files), **found.counts,
         "training": None if status is None else {
             "step": status.step, "max_steps": status.steps, "seconds": status.seconds, "finished": status.finished,
             "running": status.running, "resume": None if status.finished else _resume_command(model, status)},
@@ -107,12 +108,31 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
         ("Parameters", "" if found.parameters is None else f"{found.parameters:,}"),
         ("Vocabulary", describe_vocabularies(found.vocabularies) if found.vocabularies else ""),
         ("Labels", ", ".join(found.labels[:20]) + (", ..." if len(found.labels) > 20 else "")),
+        ("Fine-tuned from", _format_start(found)),
         ("Scores", _format_scores(found)),
         ("Trained on", f"{counts} ({trained_on})" if counts and trained_on else trained_on),
         ("Training", "" if found.training is None else _format_training(found.training, found.parameters is not None)),
         ("Size on disk", size),
         ("Saved by", f"regard {found.version}" if found.version else ""),
     ]
+
+
+def _format_start(found: "ModelInfo") -> str:
+    """The start model of a fine-tuned one, and its scores."""
+    start = found.record.get("start", {})
+    if not start:
+        return ""
+    scores = _join_scores(start.get("scores", {}))
+    blend = start.get("blend")
+    return (f"{start.get('name', 'another model')} (sha256 {str(start.get('sha256', ''))[:12]}){': ' * bool(scores)}"
+            f"{scores}" + (f"; blended, {blend:.0%} of the change kept" if isinstance(blend, int | float) else ""))
+
+
+def _join_scores(scores: dict[str, Any]) -> str:
+    names = {"bleu": "BLEU", "chrf": "chrF", "general_bleu": "general BLEU", "general_chrf": "general chrF",
+             "general_loss": "general loss"}
+    return ", ".join(f"{names.get(name, name)} {value:.4g}" for name, value in scores.items()
+                     if isinstance(value, int | float))
 
 
 def _format_scores(found: "ModelInfo") -> str:
@@ -122,8 +142,7 @@ def _format_scores(found: "ModelInfo") -> str:
     step = scores.pop("step", None)
     if not scores:
         return ""
-    names = {"bleu": "BLEU", "chrf": "chrF"}
-    shown = ", ".join(f"{names.get(name, name)} {value:.4g}" for name, value in scores.items())
+    shown = _join_scores(scores)
     on = validation_data(found.record).replace("`", "")
     return f"{shown} (step {step:,}, on {on})" if step is not None else f"{shown} (on {on})"
 
@@ -152,7 +171,8 @@ def _commands(model: str, found: "ModelInfo") -> tuple[str, str]:
 
 def _resume_command(model: str, status: "TrainingFolderStatus") -> str:
     words = ["regard", "train", *status.data, *(part for file in status.validation for part in ("--validation", file)),
-             *(() if status.task == "seq2seq" else ("--task", status.task)), "-o", model, "--resume"]
+             *(() if status.task == "seq2seq" else ("--task", status.task)),
+             *(() if status.start is None else ("--from", status.start)), "-o", model, "--resume"]
     return shlex.join(words)
 
 

@@ -23,6 +23,8 @@ CARD_FOLDER = "path/to/this/folder"
 COUNTED = ("pairs", "texts", "images", "characters")
 """What `[data]` of a record may count."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy"}
+GENERAL = "general_"
+"""How the names of scores on general data begin, which a fine-tuned model should not forget."""
 SETTING_NAMES = {
     "training.seed": "seed", "training.epochs": "epochs", "training.schedule.max_steps": "steps",
     "training.batches.max_tokens": "tokens per batch", "training.windows.batch_size": "windows per batch",
@@ -129,8 +131,13 @@ def _summary(kind: str, usage: TaskUsage, parameters: int, labels: Sequence[str]
     languages = describe_languages(*language_pair(record))
     title = f"{usage.name[0].upper()}{usage.name[1:]}{' model' if 'model' not in usage.name else ''}"
     yield from (f"# {title}{f': {languages}' if languages else ''}", "")
-    yield from (f"This model {usage.what}. It was trained with regard {__version__}." if record.get("training") else
-                f"This model {usage.what}. It was saved by regard {__version__}.", "")
+    start = record.get("start", {})
+    if start:
+        yield from (f"This model {usage.what}. It was fine-tuned with regard {__version__} from "
+                    f"{_inline_code(str(start.get('name', 'another model')))}.", "")
+    else:
+        yield from (f"This model {usage.what}. It was trained with regard {__version__}." if record.get("training") else
+                    f"This model {usage.what}. It was saved by regard {__version__}.", "")
     yield f"- Task: {usage.name}"
     if languages:
         yield f"- Languages: {languages}"
@@ -142,6 +149,11 @@ def _summary(kind: str, usage: TaskUsage, parameters: int, labels: Sequence[str]
     yield f"- Size: {plural(parameters, 'parameter')}"
     if vocabularies:
         yield f"- Vocabulary: {describe_vocabularies(vocabularies)}"
+    if start:
+        yield from (f"- Fine-tuned from: {_inline_code(str(start.get('name', 'another model')))}, sha256 of its "
+                    f"weights {_inline_code(str(start.get('sha256', 'unknown')))}",
+                    *([f"- Blended: {start['blend']:.0%} of the change of the weights is kept"] if isinstance(
+                        start.get("blend"), float | int) else []))
     if labels is not None:
         yield f"- Labels: {', '.join(map(_inline_code, labels))}"
 
@@ -169,7 +181,28 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", "## Scores", "")
     after = f" after step {step:,}" if isinstance(step, int) else ""
     yield f"Measured on {validation_data(record)}{after}."
-    yield from _table(("score", "value"), ((SCORE_NAMES.get(name, name), value) for name, value in _flat(scores)))
+    before = record.get("start", {}).get("scores", {})
+    if before:
+        yield from _changed_scores(before, scores)
+        return
+    yield from _table(("score", "value"), ((score_name(name), value) for name, value in _flat(scores)))
+
+
+def _changed_scores(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """A table of scores before and after fine-tuning: of the new data, and of general data if there is any."""
+    if any(name.startswith(GENERAL) for name in after):
+        yield from ("", "General data is what the start model was made for; the lower its scores, the more of it was "
+                        "forgotten.")
+    old = dict(_flat(before))
+    yield from ("", "| score | start model | this model |", "|---|---|---|")
+    yield from (f"| {score_name(name)} | {old.get(name, '')} | {value} |" for name, value in _flat(after))
+
+
+def score_name(name: str) -> str:
+    """The name of a score as papers write it."""
+    if name.startswith(GENERAL):
+        return f"{score_name(name.removeprefix(GENERAL))}, general data"
+    return SCORE_NAMES.get(name, name)
 
 
 def validation_data(record: Mapping[str, Any]) -> str:

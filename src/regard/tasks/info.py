@@ -58,6 +58,8 @@ class TrainingFolderStatus:
     """The names of the data files, without folders."""
     validation: tuple[str, ...] = ()
     task: str = "seq2seq"
+    start: str | None = None
+    """The name of the model that is fine-tuned."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,8 @@ def _training_status(path: Path) -> TrainingFolderStatus | None:
         done = done or ("max_time" in config and not (path / DATA_FOLDER).exists())
         reading = identity["reading"]
         return TrainingFolderStatus(state["step"], steps, state["seconds"], done, _is_running(path),
-                                    tuple(reading["DATA"]), tuple(reading["--validation"]), identity["task"])
+                                    tuple(reading["DATA"]), tuple(reading["--validation"]), identity["task"],
+                                    identity.get("start", {}).get("name"))
     except (KeyError, TypeError, AttributeError):  # no checkpoint, or one of another version
         return _status_from_metrics(path)
 

@@ -3,6 +3,7 @@
     translator = regard.train("pairs.tsv", "model")
     translator = regard.train([("Good day.", "Guten Tag."), ...], "model", epochs=5, lr=1e-3)
     classifier = regard.train(frame, "model", task="classify", source="review", target="stars")
+    translator = regard.train("mine.tsv", "new", from_="model")                   fine-tune a model
     translator("Good night.").text
     translator.history                      losses and scores over the steps
 
@@ -10,8 +11,9 @@ It does what `regard train` does, with data in files or in memory (`regard.data.
 settings as keyword arguments, and callbacks. Nothing is printed: on a terminal and in a notebook a progress bar is
 shown on stderr, and everything is logged by the standard logger "regard" at level INFO.
 
-A setting is a short name (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time), a key of
-the config by its last part where that is unique (label_smoothing=0.1), or a dotted key in `settings`.
+A setting is a short name (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time; mix_share,
+blend, blend_share), a key of the config by its last part where that is unique (label_smoothing=0.1), or a dotted key in
+`settings`.
 """
 
 import os
@@ -41,6 +43,8 @@ from regard.training.tasks.interface import TrainingRequest
 
 TrainingData = str | os.PathLike[str] | Iterable[object]
 """A path, several paths, or rows in memory."""
+StartLike = str | os.PathLike[str] | Task | None
+"""The folder of a model, or the task object, that is fine-tuned."""
 TrainedTask = Translator | Completer | Filler | Classifier
 GIVEN_FOLDER = "given"
 """The folder of data that was given in memory, beside that of the ids."""
@@ -53,39 +57,45 @@ SHORT_NAMES = tuple(field.name for field in fields(ShortOptions))
 
 @overload
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["seq2seq"] = "seq2seq",
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Translator: ...
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Translator: ...
 @overload
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["language"],
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Completer: ...
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Completer: ...
 @overload
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["masked"],
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Filler: ...
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Filler: ...
 @overload
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["classify"],
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Classifier: ...
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Classifier: ...
 @overload
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: str,
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> TrainedTask: ...
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> TrainedTask: ...
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "seq2seq",
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Task:
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Task:
     """Train a model on your data, save it in the folder `output`, and return the best one, loaded.
 
     Everything that is not set follows from the data and the device, as for `regard train`. A ValueError says what is
@@ -102,6 +112,12 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
         task: "seq2seq" returns a `Translator`, "language" a `Completer`, "masked" a `Filler`, and "classify" a
             `Classifier`.
         validation: data of the same kinds; by default a part of `data` is held out.
+        from_: a model to fine-tune: the folder of one of regard or Hugging Face, or a task object, which stays as it
+            is. Architecture and tokenizer are kept.
+        mix: general sentence pairs that stay in the batches while a translator is fine-tuned; `mix_share` is their
+            share.
+        general_validation: general validation data, whose scores are reported beside those of the new data; by
+            default a part of `mix` is held out.
         callbacks: functions that are called with a `CallbackEvent` after every log interval and every validation. One
             that raises `StopTraining` ends the training cleanly; with any other exception a checkpoint is saved first.
         recipe: the name of a recipe, such as "transformer-small", or the path of a TOML file with settings.
@@ -112,22 +128,29 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
         format: the format of the files, if their suffixes do not tell it: "plain", "tsv", "jsonl", "po" or "tmx".
         progress: whether to show the progress on stderr; by default only on a terminal and in a notebook.
         settings: dotted keys of the config with their values: {"training.schedule.warmup_steps": 500}.
-        options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time), and keys
-            of the config by their last part, such as label_smoothing=0.1.
+        options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time; for
+            fine-tuning mix_share, blend, blend_share), and keys of the config by their last part, such as
+            label_smoothing=0.1.
 
     Returns:
         the task object of the best model, on the device that it was trained on. Its `history` has losses and scores.
     """
     checks.pick("task", task, TASKS)
     folder = Path(output)
-    given = [GivenData.of(argument, value, task, folder, source, target) for argument, value in
-             (("data", data), ("validation", validation)) if value is not None]
-    writers = [one.write for one in given if one.write is not None]
+    given = {argument: GivenData.of(argument, value, task, folder, source, target) for argument, value in
+             (("data", data), ("validation", validation), ("mix", mix), ("general_validation", general_validation))
+             if value is not None}
+    writers = [one.write for one in given.values() if one.write is not None]
     if format is not None and writers:
         raise checks.wrong("format", "left out for data in memory", repr(format))
     short, changes = split_settings(task, recipe, settings or {}, options)
+
+    def paths(argument: str) -> tuple[str, ...]:
+        return given[argument].paths if argument in given else ()
+
     request = TrainingRequest(
-        task=task, data=given[0].paths, output=folder, validation=given[1].paths if validation is not None else (),
+        task=task, data=paths("data"), output=folder, validation=paths("validation"), mix=paths("mix"),
+        general_validation=paths("general_validation"), start=os.fspath(from_) if isinstance(from_, os.PathLike) else from_,
         recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
         target=target, format=format, resume=resume, device=device,
         write_data=partial(_call_all, writers) if writers else None)

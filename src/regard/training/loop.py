@@ -27,6 +27,7 @@ from regard import allocation, checks
 from regard.data.batches.feed import prefetch_steps
 from regard.tasks.task import Task
 from regard.training import snapshot as snapshots
+from regard.training.blending import final_validations
 from regard.training.callbacks import CallbackLogger
 from regard.training.checkpoints import CheckpointManager
 from regard.training.config import HIGHER_IS_BETTER, TrainingConfig
@@ -89,10 +90,12 @@ class TrainingState:
     """How the training fits into its time limit, if it has one."""
     early_stopping: int = COUNTS_LATER
     """The version of early stopping."""
+    start_scores: dict[str, float] | None = None
+    """The scores of the model that is fine-tuned, before the first step."""
 
     def table(self) -> dict[str, Any]:
         """The state as plain values, for a checkpoint, which earlier versions can read; it has `early_stopping` too."""
-        left_out = {"early_stopping"} if self.plan is not None else {"early_stopping", "plan"}
+        left_out = {"early_stopping", *(name for name in ("plan", "start_scores") if getattr(self, name) is None)}
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
@@ -118,6 +121,8 @@ class TrainingLoop:
 
     def __post_init__(self) -> None:
         self.pace = Pace.of(self.settings)
+        if self.settings.blend:
+            self.pace.final_validations = final_validations(self.settings.blend_share)
         self.feed = self.training_task.feed(self.engine.processes.rank, self.engine.processes.count)
 
     def run(self, state: TrainingState) -> TrainingState:
@@ -157,6 +162,14 @@ class TrainingLoop:
         state = replace(state, seconds=self.clock() - started)
         reason = stop_reason(state, settings) or self._callback_reason() or INTERRUPTED
         self.report(ended_event(reason, state, settings))
+        return state
+
+    def validate_start(self, state: TrainingState) -> TrainingState:
+        """Score the model that is fine-tuned before the first step: it is the best one until a step is better."""
+        before = self.clock()
+        state = self._validate(state)
+        state = replace(state, start_scores=state.best_scores, seconds=state.seconds + self.clock() - before)
+        self.pace.validation_seconds = self.clock() - before
         return state
 
     def _end_early(self, state: TrainingState, started: float, *, validated: bool, stored: bool) -> TrainingState:
@@ -237,7 +250,7 @@ class TrainingLoop:
         plan, settings = state.plan, self.settings
         steps = total_steps(state, settings) - state.step
         return TimeEstimated(
-            seconds=self.pace.seconds(steps, validations_left(state, settings)), steps=steps,
+            seconds=self.pace.seconds(steps, validations_left(state, settings)) + self.pace.final_seconds, steps=steps,
             step_seconds=self.pace.step_seconds, validation_seconds=self.pace.validation_seconds,
             device=_describe_device(self.engine), max_time=settings.max_time, max_steps=settings.steps,
             warmup_steps=None if plan is None else fit_schedule(settings.schedule, plan).warmup_steps,

@@ -31,6 +31,8 @@ from regard.training.logging import (
 
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 """Names of scores as papers write them; other scores are called as in the config."""
+GENERAL = "general_"
+"""How the names of scores on general data begin (`regard.training.config`, which imports torch)."""
 TIME_UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 EXAMPLE_COLUMNS = {
     "translation": ("Source", "Reference", "Model"), "language model": ("Prompt", "Text", "Model"),
@@ -106,6 +108,8 @@ def describe(event: TrainingEvent, score: str) -> str:
         case Validated():
             scores = ", ".join(format_score(name, value) for name, value in event.scores.items())
             best = f"best {format_score(score, event.best[score])}; " if score in event.best else ""
+            if not event.step:
+                return f"Start model: {scores} (took {format_clock(event.seconds)})"
             return (f"Validation at step {event.step:,}: {scores} ({'best so far; ' if event.better else best}"
                     f"took {format_clock(event.seconds)})")
         case TrainingEnded():
@@ -150,16 +154,20 @@ def _describe_end(event: TrainingEnded, score: str) -> str:
 
 
 def _describe_best(event: TrainingEnded) -> str:
-    if not event.best_step:
+    if not event.best:
         return ("No model was saved yet: it has not been validated." if event.reason in (FAILED, INTERRUPTED) else
                 "No model was saved: no validation gave a finite score.")
     shown = {name: value for name, value in event.best.items() if name != "loss"} or event.best
     scores = ", ".join(format_score(name, value) for name, value in shown.items())
+    if not event.best_step:
+        return f"No step was better than the start model, which is kept ({scores})."
     return f"Best checkpoint: step {event.best_step:,}{f' ({scores})' if scores else ''}."
 
 
 def format_score(name: str, value: float) -> str:
-    """A score with its name: BLEU 41.20, loss 0.9912."""
+    """A score with its name: BLEU 41.20, loss 0.9912, general BLEU 39.87."""
+    if name.startswith(GENERAL):
+        return f"general {format_score(name.removeprefix(GENERAL), value)}"
     return f"{SCORE_NAMES[name]} {value:.2f}" if name in SCORE_NAMES else f"{name} {format_number(value)}"
 
 
