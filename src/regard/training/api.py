@@ -150,7 +150,8 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
 
     request = TrainingRequest(
         task=task, data=paths("data"), output=folder, validation=paths("validation"), mix=paths("mix"),
-        general_validation=paths("general_validation"), start=os.fspath(from_) if isinstance(from_, os.PathLike) else from_,
+        general_validation=paths("general_validation"),
+        start=os.fspath(from_) if isinstance(from_, os.PathLike) else from_,
         recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
         target=target, format=format, resume=resume, device=device,
         write_data=partial(_call_all, writers) if writers else None)

@@ -104,7 +104,8 @@ def _check_mix(document: TomlDocument, request: TrainingRequest) -> None:
     for name, files in (("mix", request.mix), ("general_validation", request.general_validation)):
         if files and request.task != "seq2seq":
             raise ValueError(f"{spelling.name(name)} is for sentence pairs, not for --task {request.task}. To keep "
-                             f"what the start model knows, use {spelling.name('blend')}, or train on both kinds of data.")
+                             f"what the start model knows, use {spelling.name('blend')}, or train on both kinds of "
+                             "data.")
     if not request.mix and lookup(document.tables, "data.mix_share") is not None:
         raise ValueError(f"{spelling.name('mix_share')} has no effect without general data: name its files with "
                          f"{spelling.name('mix')}.")
