@@ -129,6 +129,38 @@ class ScheduleOptions:
 
 
 @dataclass(frozen=True)
+class StartOptions:
+    """A model that exists already and is fine-tuned."""
+
+    from_: Annotated[str | None, typer.Option(
+        "--from", metavar="MODEL", rich_help_panel=MODEL_PANEL, show_default="new weights",
+        help="Fine-tune this model, a folder of regard or Hugging Face. Its architecture and tokenizer are "
+        "kept.")] = None
+    mix: Annotated[Several, typer.Option(
+        "--mix", metavar="FILE", rich_help_panel=DATA_PANEL, show_default=False,
+        help="With --from: general sentence pairs to keep in the batches, so that the model does not forget; repeat "
+        "for each file.")] = None
+    mix_share: Annotated[float | None, typer.Option(
+        "--mix-share", metavar="X", rich_help_panel=DATA_PANEL, show_default="0.5",
+        help="Share of the general data among the pairs of an epoch.")] = None
+    general_validation: Annotated[Several, typer.Option(
+        "--general-validation", metavar="FILE", rich_help_panel=DATA_PANEL, show_default="a part of --mix is held out",
+        help="With --from: general validation data, whose scores are reported beside those of the new data; repeat for "
+        "each file.")] = None
+    blend: Annotated[bool, typer.Option(
+        "--blend", rich_help_panel=TRAINING_PANEL, help="With --from: at the end, interpolate the weights with those "
+        "of the start model, by the share that is best on the validation data.")] = False
+    blend_share: Annotated[float | None, typer.Option(
+        "--blend-share", metavar="X", rich_help_panel=TRAINING_PANEL, show_default="chosen",
+        help="Share of the new weights for --blend, from 0 (the start model) to 1.")] = None
+
+    def options(self) -> dict[str, Any]:
+        """The short options among them; None if not given."""
+        return {"mix_share": self.mix_share, "blend": True if self.blend or self.blend_share is not None else None,
+                "blend_share": self.blend_share}
+
+
+@dataclass(frozen=True)
 class OutputOptions:
     """What is shown and written besides the model."""
 
@@ -163,6 +195,7 @@ class OutputOptions:
     regard train book.txt -o model --task language  # from plain text
     regard train pairs.tsv -o model --resume        # continue after Ctrl-C
     regard train --direction en-fr:a.tsv --direction en-de:b.tsv -o model
+    regard train mine.tsv --from model -o new       # fine-tune a model
 """)
 @expand_options
 def train(
@@ -174,6 +207,7 @@ def train(
     *,
     examples: DataOptions,
     several: DirectionOptions,
+    start: StartOptions,
     recipe: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=MODEL_PANEL,
                       show_default=BY_DATA, help="Recipe, such as transformer-small or seq2seq-attention, or a TOML "
                       "file with settings.")] = None,
@@ -204,6 +238,7 @@ def train(
     from regard.training.tasks.interface import TrainingRequest
 
     options = {field.name: getattr(group, field.name) for group in (model, schedule) for field in fields(group)}
+    options |= start.options()
     try:
         fields_of_data = several.request_fields(data or (), examples)
         languages = None if several.both_ways and fields_of_data.get("directions") and not several.direction else \
@@ -212,6 +247,7 @@ def train(
             task=examples.task, output=Path(output), **fields_of_data,
             recipe=recipe, changes=parse_changes(changes or (), languages), options=options, resume=resume,
             source=examples.source, target=examples.target, format=examples.format, device=device,
+            start=start.from_, mix=tuple(start.mix or ()), general_validation=tuple(start.general_validation or ()),
             progress=partial(show_count, noun="read", out=sys.stderr))
         outcome = training.train(request, shown.loggers(Path(output)))
     except TrainingError as error:

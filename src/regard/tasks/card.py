@@ -27,6 +27,8 @@ COUNTED = ("pairs", "texts", "images", "characters")
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy"}
 INTERVAL_SUFFIX = "_interval"
 """A record has the confidence interval of a score under the name of the score and this."""
+GENERAL = "general_"
+"""How the names of scores on general data begin, which a fine-tuned model should not forget."""
 SETTING_NAMES = {
     "training.seed": "seed", "training.epochs": "epochs", "training.schedule.max_steps": "steps",
     "training.batches.max_tokens": "tokens per batch", "training.windows.batch_size": "windows per batch",
@@ -157,10 +159,14 @@ def _summary(kind: str, usage: TaskUsage, parameters: int, labels: Sequence[str]
              record: Mapping[str, Any]) -> Iterator[str]:
     languages = describe_languages(*language_pair(record)) or describe_directions(directions(record))
     title = f"{usage.name[0].upper()}{usage.name[1:]}{' model' if 'model' not in usage.name else ''}"
-    named = languages.partition(": ")[0]
+    named, start = languages.partition(": ")[0], record.get("start", {})
     yield from (f"# {title}{f': {named}' if named else ''}", "")
-    yield from (f"This model {usage.what}. It was trained with regard {__version__}." if record.get("training") else
-                f"This model {usage.what}. It was saved by regard {__version__}.", "")
+    if start:
+        yield from (f"This model {usage.what}. It was fine-tuned with regard {__version__} from "
+                    f"{_inline_code(str(start.get('name', 'another model')))}.", "")
+    else:
+        yield from (f"This model {usage.what}. It was trained with regard {__version__}." if record.get("training") else
+                    f"This model {usage.what}. It was saved by regard {__version__}.", "")
     yield f"- Task: {usage.name}"
     if languages:
         yield f"- Languages: {languages}"
@@ -172,6 +178,11 @@ def _summary(kind: str, usage: TaskUsage, parameters: int, labels: Sequence[str]
     yield f"- Size: {plural(parameters, 'parameter')}"
     if vocabularies:
         yield f"- Vocabulary: {describe_vocabularies(vocabularies)}"
+    if start:
+        yield from (f"- Fine-tuned from: {_inline_code(str(start.get('name', 'another model')))}, sha256 of its "
+                    f"weights {_inline_code(str(start.get('sha256', 'unknown')))}",
+                    *([f"- Blended: {start['blend']:.0%} of the change of the weights is kept"] if isinstance(
+                        start.get("blend"), float | int) else []))
     if labels is not None:
         yield f"- Labels: {', '.join(map(_inline_code, labels))}"
 
@@ -203,12 +214,33 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
     whole = {name: value for name, value in scores.items() if PART_SEPARATOR not in name}
     intervals = {name: format_interval(whole.pop(f"{name}{INTERVAL_SUFFIX}", None)) for name in tuple(whole)
                  if not name.endswith(INTERVAL_SUFFIX)}
-    yield from _table(("score", "value"), ((SCORE_NAMES.get(name, name), value + intervals.get(name, ""))
-                                           for name, value in _flat(whole)))
+    before, shown = record.get("start", {}).get("scores", {}), [
+        (name, value + intervals.get(name, "")) for name, value in _flat(whole)]
+    if before:
+        yield from _changed_scores(before, shown)
+    else:
+        yield from _table(("score", "value"), ((score_name(name), value) for name, value in shown))
     if any(intervals.values()):
         yield from ("", "In brackets: 95 % confidence intervals, by bootstrap resampling of the sentences.")
     for warning in warnings if isinstance(warnings, Sequence) else ():
         yield from ("", f"**Warning:** {_inline_code(str(warning))[1:-1]}")
+
+
+def _changed_scores(before: Mapping[str, Any], after: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A table of scores before and after fine-tuning: of the new data, and of general data if there is any."""
+    if any(name.startswith(GENERAL) for name, _ in after):
+        yield from ("", "General data is what the start model was made for; the lower its scores, the more of it was "
+                        "forgotten.")
+    old = dict(_flat(before))
+    yield from ("", "| score | start model | this model |", "|---|---|---|")
+    yield from (f"| {score_name(name)} | {old.get(name, '')} | {value} |" for name, value in after)
+
+
+def score_name(name: str) -> str:
+    """The name of a score as papers write it."""
+    if name.startswith(GENERAL):
+        return f"{score_name(name.removeprefix(GENERAL))}, general data"
+    return SCORE_NAMES.get(name, name)
 
 
 def format_interval(interval: Any) -> str:

@@ -61,6 +61,8 @@ class TrainingFolderStatus:
     directions: tuple[str, ...] = ()
     """The values of --direction."""
     both_ways: bool = False
+    start: str | None = None
+    """The name of the model that is fine-tuned."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,8 @@ def _training_status(path: Path) -> TrainingFolderStatus | None:
         reading = identity["reading"]
         return TrainingFolderStatus(state["step"], steps, state["seconds"], done, _is_running(path),
                                     tuple(reading["DATA"]), tuple(reading["--validation"]), identity["task"],
-                                    tuple(reading.get("--direction", ())), bool(reading.get("--both-ways")))
+                                    tuple(reading.get("--direction", ())), bool(reading.get("--both-ways")),
+                                    identity.get("start", {}).get("name"))
     except (KeyError, TypeError, AttributeError):  # no checkpoint, or one of another version
         return _status_from_metrics(path)
 

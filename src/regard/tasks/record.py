@@ -5,6 +5,7 @@
     [training], [tokenizer]        how the model and its tokenizer were trained
     [scores]                       of the validation, with confidence intervals (bleu_interval = [low, high]), the step
                                    that they belong to, and sentences about degenerate translations (degenerate)
+    [start]                        the model that this one was fine-tuned from: name, sha256 of its weights, scores
 
 A record is kept as it is, so that a model that is loaded and saved again keeps its history. Records of older versions
 are read under the names that their keys have now. This module does not import torch.
@@ -17,7 +18,7 @@ from regard import checks
 from regard import config as schema
 
 RECIPE_KEY, TOKENIZER_KEY, SHA256_KEY = "recipe", "tokenizer", "sha256"
-RECORD_TABLES = (TOKENIZER_KEY, "data", "training", "scores")
+RECORD_TABLES = (TOKENIZER_KEY, "data", "training", "scores", "start")
 RECORD_KEYS = (RECIPE_KEY, *RECORD_TABLES)
 """The keys of a record."""
 OLD_RECORD_KEYS: Mapping[str, str] = {

@@ -4,6 +4,7 @@
     translator = regard.train([("Good day.", "Guten Tag."), ...], "model", epochs=5, lr=1e-3)
     classifier = regard.train(frame, "model", task="classify", source="review", target="stars")
     translator = regard.train(None, "model", directions={"en-fr": "a.tsv", "en-de": pairs}, both_ways=True)
+    translator = regard.train("mine.tsv", "new", from_="model")                   fine-tune a model
     translator("Good night.").text
     translator.history                      losses and scores over the steps
 
@@ -11,8 +12,9 @@ It does what `regard train` does, with data in files or in memory (`regard.data.
 settings as keyword arguments, and callbacks. Nothing is printed: on a terminal and in a notebook a progress bar is
 shown on stderr, and everything is logged by the standard logger "regard" at level INFO.
 
-A setting is a short name (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time), a key of
-the config by its last part where that is unique (label_smoothing=0.1), or a dotted key in `settings`.
+A setting is a short name (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time; mix_share,
+blend, blend_share), a key of the config by its last part where that is unique (label_smoothing=0.1), or a dotted key in
+`settings`.
 """
 
 import os
@@ -46,6 +48,8 @@ from regard.training.tasks.interface import TrainingRequest
 
 TrainingData = str | os.PathLike[str] | Iterable[object]
 """A path, several paths, or rows in memory."""
+StartLike = str | os.PathLike[str] | Task | None
+"""The folder of a model, or the task object, that is fine-tuned."""
 TrainedTask = Translator | Completer | Filler | Classifier
 GIVEN_FOLDER = "given"
 """The folder of data that was given in memory, beside that of the ids."""
@@ -58,41 +62,47 @@ SHORT_NAMES = tuple(field.name for field in fields(ShortOptions))
 
 @overload
 def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: Literal["seq2seq"] = "seq2seq",
-          validation: TrainingData | Mapping[str, TrainingData] | None = None, callbacks: Sequence[Callback] = (),
-          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
-          target: str | None = None, format: str | None = None, progress: bool | None = None,
-          settings: Mapping[str, Any] | None = None, directions: Mapping[str, TrainingData] | None = None,
-          both_ways: bool = False, **options: Any) -> Translator: ...
+          validation: TrainingData | Mapping[str, TrainingData] | None = None, from_: StartLike = None,
+          mix: TrainingData | None = None, general_validation: TrainingData | None = None,
+          directions: Mapping[str, TrainingData] | None = None, both_ways: bool = False,
+          callbacks: Sequence[Callback] = (), recipe: str | None = None, resume: bool = False, device: str = "auto",
+          source: str | None = None, target: str | None = None, format: str | None = None,
+          progress: bool | None = None, settings: Mapping[str, Any] | None = None, **options: Any) -> Translator: ...
 @overload
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["language"],
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Completer: ...
-@overload
-def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["masked"],
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Filler: ...
-@overload
-def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["classify"],
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> Classifier: ...
-@overload
-def train(data: TrainingData, output: str | os.PathLike[str], *, task: str,
-          validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
-          resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
-          format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
-          **options: Any) -> TrainedTask: ...
-def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: str = "seq2seq",
-          validation: TrainingData | Mapping[str, TrainingData] | None = None, callbacks: Sequence[Callback] = (),
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
           recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
           target: str | None = None, format: str | None = None, progress: bool | None = None,
-          settings: Mapping[str, Any] | None = None, directions: Mapping[str, TrainingData] | None = None,
-          both_ways: bool = False, **options: Any) -> Task:
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Completer: ...
+@overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["masked"],
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Filler: ...
+@overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["classify"],
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Classifier: ...
+@overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: str,
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> TrainedTask: ...
+def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: str = "seq2seq",
+          validation: TrainingData | Mapping[str, TrainingData] | None = None, from_: StartLike = None,
+          mix: TrainingData | None = None, general_validation: TrainingData | None = None,
+          directions: Mapping[str, TrainingData] | None = None, both_ways: bool = False,
+          callbacks: Sequence[Callback] = (), recipe: str | None = None, resume: bool = False, device: str = "auto",
+          source: str | None = None, target: str | None = None, format: str | None = None,
+          progress: bool | None = None, settings: Mapping[str, Any] | None = None, **options: Any) -> Task:
     """Train a model on your data, save it in the folder `output`, and return the best one, loaded.
 
     Everything that is not set follows from the data and the device, as for `regard train`. A ValueError says what is
@@ -110,6 +120,15 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
             `Classifier`.
         validation: data of the same kinds; by default a part of `data` is held out. With `directions` a dict by
             direction, too.
+        from_: a model to fine-tune: the folder of one of regard or Hugging Face, or a task object, which stays as it
+            is. Architecture and tokenizer are kept.
+        mix: general sentence pairs that stay in the batches while a translator is fine-tuned; `mix_share` is their
+            share.
+        general_validation: general validation data, whose scores are reported beside those of the new data; by
+            default a part of `mix` is held out.
+        directions: the data of each direction of a model for several languages: {"en-fr": data, "en-de": data}, in the
+            forms of `data`.
+        both_ways: also train every direction the other way round, with the same data.
         callbacks: functions that are called with a `CallbackEvent` after every log interval and every validation. One
             that raises `StopTraining` ends the training cleanly; with any other exception a checkpoint is saved first.
         recipe: the name of a recipe, such as "transformer-small", or the path of a TOML file with settings.
@@ -120,30 +139,31 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
         format: the format of the files, if their suffixes do not tell it: "plain", "tsv", "jsonl", "po" or "tmx".
         progress: whether to show the progress on stderr; by default only on a terminal and in a notebook.
         settings: dotted keys of the config with their values: {"training.schedule.warmup_steps": 500}.
-        directions: the data of each direction of a model for several languages: {"en-fr": data, "en-de": data}, in the
-            forms of `data`.
-        both_ways: also train every direction the other way round, with the same data.
-        options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time), and keys
-            of the config by their last part, such as label_smoothing=0.1.
+        options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time; for
+            fine-tuning mix_share, blend, blend_share), and keys of the config by their last part, such as
+            label_smoothing=0.1.
 
     Returns:
         the task object of the best model, on the device that it was trained on. Its `history` has losses and scores.
     """
     checks.pick("task", task, TASKS)
     folder = Path(output)
-    rows = GivenFiles.of(data, validation, directions, task, folder, source, target)
+    rows = GivenFiles.of({"data": data, "validation": validation, "mix": mix, "general_validation": general_validation},
+                         directions, task, folder, source, target)
     if format is not None and rows.writers:
         raise checks.wrong("format", "left out for data in memory", repr(format))
     short, changes = split_settings(task, recipe, settings or {}, options)
     request = TrainingRequest(
-        task=task, data=rows.data, output=folder, validation=rows.validation, directions=rows.directions,
-        both_ways=both_ways, recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="",
-        source=source, target=target, format=format, resume=resume, device=device,
+        task=task, data=rows.paths("data"), output=folder, validation=rows.paths("validation"), mix=rows.paths("mix"),
+        general_validation=rows.paths("general_validation"), directions=rows.directions, both_ways=both_ways,
+        start=os.fspath(from_) if isinstance(from_, os.PathLike) else from_,
+        recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
+        target=target, format=format, resume=resume, device=device,
         write_data=partial(_call_all, rows.writers) if rows.writers else None)
     try:
         result = training.train(request, _loggers(progress), callbacks)
     except DataError as error:
-        raise DataError(_with_arguments(str(error), rows.given)) from None
+        raise DataError(_with_arguments(str(error), [*rows.given.values()])) from None
     if not result.finished and not result.stopped:
         raise KeyboardInterrupt(f"The training in {folder} was interrupted after step {result.state.step:,}. "
                                 "Call regard.train with the same arguments and resume=True to continue it.")
@@ -219,43 +239,46 @@ class GivenData:
 class GivenFiles:
     """The files of all data of a call, and what writes those that are in memory."""
 
-    data: tuple[str, ...]
-    validation: tuple[str, ...]
-    directions: tuple[DirectionData, ...]
-    given: tuple[GivenData, ...]
-    """Each argument, or each direction of one."""
+    given: Mapping[str, GivenData]
+    """By the name of the argument, or of the direction of one: "directions.en-fr"."""
+    directions: tuple[DirectionData, ...] = ()
 
     @property
     def writers(self) -> list[Callable[[], int]]:
         """What writes the data that is in memory."""
-        return [one.write for one in self.given if one.write is not None]
+        return [one.write for one in self.given.values() if one.write is not None]
+
+    def paths(self, argument: str) -> tuple[str, ...]:
+        """The files of an argument; none if it was not given."""
+        return self.given[argument].paths if argument in self.given else ()
 
     @classmethod
-    def of(cls, data: Any, validation: Any, directions: Mapping[str, Any] | None, task: str, output: Path,
+    def of(cls, arguments: Mapping[str, Any], directions: Mapping[str, Any] | None, task: str, output: Path,
            source: str | None, target: str | None) -> "GivenFiles":
-        """Find out which data is in files, and which in memory."""
-        everything = list[GivenData]()
+        """Find out which data is in files, and which in memory.
 
-        def paths(argument: str, value: Any) -> tuple[str, ...]:
-            everything.append(GivenData.of(argument, value, task, output, source, target))
-            return everything[-1].paths
-
+        Args:
+            arguments: data by the names of the arguments; None for one that was not given.
+        """
+        validation = arguments["validation"]
+        if directions is not None:
+            if arguments["data"] is not None:
+                raise checks.wrong("data", "None with `directions`, which has the data of every direction", "given")
+            for name, several in (("directions", directions), ("validation", validation)):
+                if several is not None and (not isinstance(several, Mapping) or not several):
+                    raise checks.wrong(name, 'a dict of data by direction, such as {"en-fr": pairs}',
+                                       *checks.kind(several))
+            by_direction = {"directions": directions, "validation": validation or {}}
+            arguments = {name: value for name, value in arguments.items() if name != "validation"} | {
+                f"{argument}.{parse_pair(name, argument)}": value
+                for argument, several in by_direction.items() for name, value in several.items()}
+        given = {name: GivenData.of(name, value, task, output, source, target)
+                 for name, value in arguments.items() if value is not None}
         if directions is None:
-            found = [() if value is None else paths(argument, value)
-                     for argument, value in (("data", data), ("validation", validation))]
-            return cls(found[0], found[1], (), tuple(everything))
-        if data is not None:
-            raise checks.wrong("data", "None with `directions`, which has the data of every direction", "given")
-        if not isinstance(directions, Mapping) or not directions:
-            raise checks.wrong("directions", 'a dict of data by direction, such as {"en-fr": pairs}',
-                               *checks.kind(directions))
-        if validation is not None and not isinstance(validation, Mapping):
-            raise checks.wrong("validation", 'a dict of data by direction, such as {"en-fr": pairs}',
-                               *checks.kind(validation))
-        given = [[DirectionData(pair := parse_pair(name, argument), paths(f"{argument}.{pair}", value))
-                  for name, value in (several or {}).items()]
-                 for argument, several in (("directions", directions), ("validation", validation))]
-        return cls((), (), tuple(with_validation(*given)), tuple(everything))
+            return cls(given)
+        each = [[DirectionData(pair := parse_pair(name, argument), given[f"{argument}.{pair}"].paths)
+                 for name in several] for argument, several in by_direction.items()]
+        return cls(given, tuple(with_validation(*each)))
 
 
 def _as_paths(data: Any, task: str) -> tuple[str, ...] | None:

@@ -77,6 +77,8 @@ class _ConfigReader:
         """Why a key has its value."""
         if key in self.reasons:
             return self.reasons[key]
+        if key.startswith("model.") and self.finetuned:
+            return "start model"
         if key.startswith("model.") and self.recipe is not None and self.value(key) == self._recipe_value(key):
             return f"recipe {self.recipe}"
         return FIXED_DEFAULT
@@ -94,6 +96,11 @@ class _ConfigReader:
         if others_set:
             parts.append(f"{' and '.join(others_set)} {SET_BY_USER}")
         return "; ".join(parts)
+
+    @property
+    def finetuned(self) -> bool:
+        """Whether the model is that of a start model."""
+        return "model.kind" in self.reasons and not self.is_set("model.kind")
 
     def is_set(self, key: str) -> bool:
         """Whether the user has set a key."""
@@ -117,25 +124,27 @@ def _model(reader: _ConfigReader, parameters: int) -> Choice:
     value = f"{reader.recipe or kind}: {layers}, width {reader.value('model.width')}, {size} parameters"
     changed = {key: name for key, name in (("model.width", "width"), ("model.encoder.layers", "layers"),
                                            ("model.stack.layers", "layers"), ("model.layers", "layers"))}
-    if reader.recipe is None:
-        return Choice("Model", value, SET_BY_USER)
+    if reader.recipe is None or reader.finetuned:
+        return Choice("Model", value, reader.reasons.get("model.kind", SET_BY_USER))
     return Choice("Model", value, reader.row_reason("recipe", changed))
 
 
 def _vocabulary(reader: _ConfigReader) -> Choice:
     kind = reader.value("tokenizer.kind")
-    if kind is None:
+    if kind is None and reader.value("model.image_height") is not None:
         height, width = reader.value("model.image_height"), reader.value("model.image_width")
         patch = reader.value("model.patch_size")
         return Choice("Vocabulary", "none", f"images of {height} × {width} pixels are read as patches of {patch} × "
                                             f"{patch}")
-    noun = "subwords" if kind in SUBWORD_TOKENIZERS else kind
+    noun = "subwords" if kind in SUBWORD_TOKENIZERS else kind or "tokens"
     sizes = [reader.value(f"model.{name}") for name in ("source_vocab_size", "target_vocab_size", "vocab_size")]
     first, *rest = [size for size in sizes if size is not None]
     value = f"{first:,} {noun}"
     if rest:
         value += (", shared by source and target" if reader.value("data.joint_tokenizer")
                   else f" for the source, {rest[0]:,} for the target")
+    if reader.finetuned:
+        return Choice("Vocabulary", value, "the tokenizer of the start model is kept")
     key = "tokenizer.vocab_size" if "tokenizer.vocab_size" in reader.reasons else "tokenizer.kind"
     others = {"tokenizer.kind": "kind"} if key != "tokenizer.kind" else {}
     return Choice("Vocabulary", value, reader.row_reason(key, others))

@@ -25,6 +25,8 @@ PRECISIONS = ("float32", "bfloat16")
 PARALLELISMS = ("ddp", "fsdp")
 HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True}
 """The scores of validation, and whether higher is better."""
+GENERAL = "general_"
+"""How the names of scores on general validation data begin."""
 
 
 def part_score(metric: str, part: str) -> str:
@@ -78,6 +80,8 @@ class DataConfig(Config):
     sampling_temperature: float | None = number(None, minimum=1.0)
     """How the directions of a model are drawn: each in proportion to its number of pairs to the power of 1 / this. 1
     draws every pair equally often; a higher value draws more from small directions."""
+    mix_share: float | None = probability(None)
+    """Share of the general data of --mix among the training pairs of an epoch, if a model is fine-tuned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,6 +123,10 @@ class TrainingConfig(Config):
     """Subword regularization: texts are tokenized anew in every epoch, sampled with this alpha; 0 for none."""
     random_shift: int = integer(0, minimum=0, old="shift")
     """Augmentation: training images are shifted randomly by up to this many pixels."""
+    blend: bool = False
+    """Whether the weights of a fine-tuned model are interpolated with those of its start model at the end."""
+    blend_share: float | None = number(None, minimum=0.0, maximum=1.0)
+    """Share of the new weights in that interpolation, from 0 to 1; by default the best on the validation data."""
     parallelism: str = choice(PARALLELISMS, "ddp", old="sharing", old_values={"replicated": "ddp", "sharded": "fsdp"})
     """With several processes: all parameters on each (ddp), or a shard on each (fsdp)."""
     log_every: int = integer(20, minimum=1, old="report")
@@ -167,3 +175,5 @@ class TrainingConfig(Config):
         if self.parallelism == "fsdp" and self.validation.metric != "loss":
             yield "validation.metric", ('only "loss" can be computed if the parameters are sharded: no process has the '
                                         'whole model')
+        if self.blend_share is not None and not self.blend:
+            yield "blend_share", "it has no effect without blend = true"

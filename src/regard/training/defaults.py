@@ -46,6 +46,17 @@ MAX_PATCH_SIDE = 16
 """Pixels."""
 MIN_SHIFTED_SIDE = 20
 """Pixels of the shorter side of an image; in smaller ones a shift of one pixel is too much."""
+FINETUNING_RATE = 0.04
+"""The learning rate of fine-tuning times the width of the model: 5e-5 for BERT, 3e-4 for the smallest recipes."""
+MIN_SCORED_EXAMPLES = 100
+"""With fewer validation examples, a fine-tuned model is chosen by its loss: other scores depend on few of them."""
+FINETUNING_MIX_SHARE = 0.5
+MAX_GENERAL_EXAMPLES, GENERAL_FRACTION = 500, 0.1
+"""General data that is held out for validation, at most."""
+REPLACED_BY_FINETUNING = ("training.epochs", "training.schedule.", "training.optimizer.weight_decay",
+                          "training.ema_decay", "training.validation.", "training.checkpoints.",
+                          "training.batches.max_tokens", "training.log_every")
+"""Defaults of a training from scratch that fine-tuning chooses itself."""
 
 
 class Default(NamedTuple):
@@ -442,3 +453,91 @@ def classification_training(examples: int, tokens: int, device: DeviceProperties
     yield from _schedule("cosine", "cosine decay to 0", 1e-3, max(1, steps // 20), 0.05)
     yield from _validation(requested, steps, 15, "accuracy", "the usual score of a classifier", None, device)
     yield Default("training.validation.max_examples", 10_000, "validating an example takes little time")
+
+
+# Fine-tuning a model that exists already
+
+def finetuning_validation_fraction(examples: int) -> float:
+    """The fraction of new examples that is held out: a larger one of few examples, which would tell too little."""
+    if examples < MIN_SPLIT_PAIRS:
+        return 0.0
+    return min(by_threshold(examples, ((500, 0.15), (2_000, 0.1)), 0.05), 2000 / examples)
+
+
+def finetuning_mix_share() -> Default:
+    """The share of general data in the batches."""
+    return Default("data.mix_share", FINETUNING_MIX_SHARE,
+                   "half of the pairs are general data, so that the model does not forget it")
+
+
+def finetuning_dropout(pairs: int) -> tuple[float, str]:
+    """Dropout of a translation model that is fine-tuned, and the reason for it."""
+    return (by_threshold(pairs, ((1_000, 0.3), (20_000, 0.2)), 0.1),
+            f"the less data, the more dropout: {checks.plural(pairs, 'new pair')}")
+
+
+@dataclass(frozen=True)
+class FinetuningData:
+    """What the defaults of fine-tuning depend on."""
+
+    examples: int
+    """New training examples."""
+    tokens: float
+    """Tokens of an epoch, general data that is mixed in included."""
+    width: int
+    """Of the model."""
+    validated: int
+    """New examples that validation uses."""
+    noun: str = "example"
+
+
+def finetuning_training(scratch: Iterable[Default], data: FinetuningData, device: DeviceProperties,
+                        requested: Mapping[str, Any], *, fixed_batch: bool = False) -> Iterator[Default]:
+    """Defaults of [training] for fine-tuning.
+
+    The learning rate is lower than from scratch, and lower the wider the model is; the fewer examples there are, the
+    smaller are rate and batches. The start model counts as the first validation, so that the result is never worse.
+
+    Args:
+        scratch: the defaults of a new model of this task, of which those that do not change are kept.
+        requested: the settings of [training] that the user has set.
+        fixed_batch: whether the batch is that of a new model.
+    """
+    found = {default.key: default for default in scratch}
+    batch = _batch_tokens(found, requested)
+    if not fixed_batch and "windows.length" not in requested and "training.windows.length" not in found:
+        few = by_threshold(data.examples, ((1_000, 1000), (10_000, 2000)), batch)
+        many = by_threshold(data.examples, ((1_000, 2000), (10_000, 6000)), batch)
+        batch = lookup(requested, "batches.max_tokens", min(batch, many if device.fast else few))
+    yield from (default for key, default in found.items() if not key.startswith(REPLACED_BY_FINETUNING))
+    if "training.batches.max_tokens" in found:
+        yield Default("training.batches.max_tokens", batch, "small batches, for enough steps with little data")
+    epochs = by_threshold(data.examples, ((300, 40), (2_000, 30), (20_000, 20), (200_000, 8)), 3)
+    amount = checks.plural(data.examples, f"new {data.noun}")
+    length, steps = training_length(requested, epochs, data.tokens / batch, device,
+                                    f"upper limit for {amount}; early stopping may end the training sooner")
+    yield from length
+    yield _ema(0.99 if steps < 2000 else 0.998)
+    scale = by_threshold(data.examples, ((1_000, 1.0), (10_000, 1.5)), 2.0)
+    warmup = max(1, min(500, steps // 10))
+    yield Default("training.schedule.shape", "linear", "linear decay to 0")
+    yield Default("training.schedule.learning_rate", float(f"{scale * FINETUNING_RATE / data.width:.2g}"),
+                  f"lower than from scratch, to keep what the start model knows: {amount}, width {data.width}")
+    yield Default("training.schedule.warmup_steps", warmup, f"linear warm-up over {checks.plural(warmup, 'step')}")
+    yield Default("training.optimizer.weight_decay", 0.01, "regularizes the weight matrices")
+    metric = found["training.validation.metric"]
+    reason = metric.reason
+    if metric.value != "loss" and data.validated < MIN_SCORED_EXAMPLES:
+        metric = metric._replace(value="loss")
+        reason = f"{checks.plural(data.validated, data.noun)} are too few to tell two models apart by another score"
+    yield from _validation(requested, steps, 16, metric.value, reason, 5, device)
+    if "training.validation.max_examples" in found:
+        yield found["training.validation.max_examples"]
+
+
+def _batch_tokens(found: Mapping[str, Default], requested: Mapping[str, Any]) -> int:
+    """The tokens of a batch, of sequences or of windows."""
+    values = {key: lookup(requested, key.removeprefix("training."), default.value) for key, default in found.items()}
+    if "training.windows.length" in values:
+        return int(values["training.windows.length"] * values["training.windows.batch_size"])
+    return int(values["training.batches.max_tokens"])

@@ -128,7 +128,8 @@ def _check_folder(output: Path, resume: bool) -> None:
     """Refuse a folder that cannot be used for this training."""
     folders.prepare(output)
     started = bool(CheckpointManager(output / CHECKPOINTS_FOLDER, keep=1).steps())
-    if not started and (output / WEIGHTS_FILE).exists():
+    unfinished = resume and (output / DATA_FOLDER).exists()  # killed after its first model, before a checkpoint
+    if not started and not unfinished and (output / WEIGHTS_FILE).exists():
         raise FolderError(f"{output}: There is a model in this folder, and no training to resume. Choose another "
                           "folder.")
     if started and not resume:

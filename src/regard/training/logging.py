@@ -161,7 +161,7 @@ class TrainingEnded:
     reason: str
     step: int
     best_step: int
-    """The step of the best model; 0 if none was validated."""
+    """The step of the best model; 0 if none was validated, or if no step was better than the start model."""
     best: Mapping[str, float]
     seconds: float
     steps: int | None = None

@@ -28,6 +28,7 @@ from regard.data.batches.feed import prefetch_steps
 from regard.tasks.card import INTERVAL_SUFFIX
 from regard.tasks.task import Task
 from regard.training import snapshot as snapshots
+from regard.training.blending import final_validations
 from regard.training.callbacks import CallbackLogger
 from regard.training.checkpoints import CheckpointManager
 from regard.training.config import HIGHER_IS_BETTER, TrainingConfig
@@ -100,13 +101,16 @@ class TrainingState:
     """The version of early stopping."""
     best_details: dict[str, Any] | None = None
     """What is stored beside the best scores: `ValidationResult.details`."""
+    start_scores: dict[str, float] | None = None
+    """The scores of the model that is fine-tuned, before the first step."""
 
     def table(self) -> dict[str, Any]:
         """The state as plain values, for a checkpoint, which earlier versions can read.
 
         The checkpoint has `early_stopping` and `best_details` beside it.
         """
-        left_out = {"early_stopping", "best_details"} | (set() if self.plan is not None else {"plan"})
+        left_out = {"early_stopping", "best_details",
+                    *(name for name in ("plan", "start_scores") if getattr(self, name) is None)}
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
@@ -132,6 +136,8 @@ class TrainingLoop:
 
     def __post_init__(self) -> None:
         self.pace = Pace.of(self.settings)
+        if self.settings.blend:
+            self.pace.final_validations = final_validations(self.settings.blend_share)
         self.feed = self.training_task.feed(self.engine.processes.rank, self.engine.processes.count)
 
     def run(self, state: TrainingState) -> TrainingState:
@@ -171,6 +177,14 @@ class TrainingLoop:
         state = replace(state, seconds=self.clock() - started)
         reason = stop_reason(state, settings) or self._callback_reason() or INTERRUPTED
         report_end(reason, state, settings, self.report)
+        return state
+
+    def validate_start(self, state: TrainingState) -> TrainingState:
+        """Score the model that is fine-tuned before the first step: it is the best one until a step is better."""
+        before = self.clock()
+        state = self._validate(state)
+        state = replace(state, start_scores=state.best_scores, seconds=state.seconds + self.clock() - before)
+        self.pace.validation_seconds = self.clock() - before
         return state
 
     def _end_early(self, state: TrainingState, started: float, *, validated: bool, stored: bool) -> TrainingState:
@@ -254,7 +268,7 @@ class TrainingLoop:
         plan, settings = state.plan, self.settings
         steps = total_steps(state, settings) - state.step
         return TimeEstimated(
-            seconds=self.pace.seconds(steps, validations_left(state, settings)), steps=steps,
+            seconds=self.pace.seconds(steps, validations_left(state, settings)) + self.pace.final_seconds, steps=steps,
             step_seconds=self.pace.step_seconds, validation_seconds=self.pace.validation_seconds,
             device=_describe_device(self.engine), max_time=settings.max_time, max_steps=settings.steps,
             warmup_steps=None if plan is None else fit_schedule(settings.schedule, plan).warmup_steps,

@@ -308,7 +308,7 @@ def draw_result(result: "TrainingResult", terminal: Terminal, resume_command: Se
     if not result.finished:
         terminal.text(f"A checkpoint was saved in {folder}. To resume:")
         draw_commands([shlex.join(resume_command)], terminal)
-    elif result.state.best_step:
+    elif result.state.best is not None:
         terminal.text(f"The model is in {folder}. Try:")
         draw_commands(next_commands(result.task, str(result.folder), result.sample, result.sample_options), terminal)
     terminal.out.flush()

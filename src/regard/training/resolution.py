@@ -29,13 +29,14 @@ from regard.models import catalog
 from regard.models.build import ModelConfig
 from regard.models.vision import VisionConfig
 from regard.toml import ConfigError, KeyPath, TomlDocument
-from regard.training import short_options
+from regard.training import short_options, starting_point
 from regard.training.choices import SET_BY_USER
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties, lookup, recipe_with_size
 from regard.training.estimate import activation_bytes
 from regard.training.logging import EventHandler, Note
 from regard.training.short_options import ExpandedKey, OptionSpelling
+from regard.training.starting_point import StartModel
 from regard.training.tasks.classification import ClassificationSetup
 from regard.training.tasks.directions import without_direction_tables
 from regard.training.tasks.interface import TaskSetup, TrainingRequest, TrainingTask
@@ -83,8 +84,39 @@ def requested_config(request: TrainingRequest, setup: TaskSetup) -> TomlDocument
     expanded = short_options.expand_direct(request.options, request.task, _spelling(request))
     short_options.check_set_once(expanded, changes, request.changes_name)
     document = override_expanded(document, expanded)
+    if setup.start is not None:
+        starting_point.refuse_fixed_keys(document, request.options, _spelling(request))
+        _check_mix(document, request)
+    else:
+        _check_start_given(document, request)
     _check_request(document, request, setup, changes)
     return document
+
+
+def _check_start_given(document: TomlDocument, request: TrainingRequest) -> None:
+    """Refuse settings of fine-tuning without a start model."""
+    spelling, tables = _spelling(request), document.tables
+    given = {"mix": bool(request.mix), "general_validation": bool(request.general_validation),
+             "mix_share": lookup(tables, "data.mix_share") is not None,
+             "blend": lookup(tables, "training.blend", False),
+             "blend_share": lookup(tables, "training.blend_share") is not None}
+    names = [spelling.name(name) for name, is_given in given.items() if is_given]
+    if names:
+        raise ValueError(f"{' and '.join(names)} only {'has' if len(names) == 1 else 'have'} an effect on a model that "
+                         f"is fine-tuned. Name that model with {spelling.name('from')}.")
+
+
+def _check_mix(document: TomlDocument, request: TrainingRequest) -> None:
+    """Refuse general data for a task without sentence pairs, and a share of general data without any."""
+    spelling = _spelling(request)
+    for name, files in (("mix", request.mix), ("general_validation", request.general_validation)):
+        if files and request.task != "seq2seq":
+            raise ValueError(f"{spelling.name(name)} is for sentence pairs, not for --task {request.task}. To keep "
+                             f"what the start model knows, use {spelling.name('blend')}, or train on both kinds of "
+                             "data.")
+    if not request.mix and lookup(document.tables, "data.mix_share") is not None:
+        raise ValueError(f"{spelling.name('mix_share')} has no effect without general data: name its files with "
+                         f"{spelling.name('mix')}.")
 
 
 def override_expanded(document: TomlDocument, expanded: Iterable[ExpandedKey]) -> TomlDocument:
@@ -107,12 +139,16 @@ def _check_request(document: TomlDocument, request: TrainingRequest, setup: Task
                    changes: Mapping[str, Any]) -> None:
     """Refuse a config that would be wrong for any data."""
     recipe = document.tables.get("recipe")
-    if lookup(document.tables, "model.kind") is not None or not isinstance(recipe, str | None):
+    start = [] if setup.start is None else setup.start.model_defaults()
+    if start or lookup(document.tables, "model.kind") is not None or not isinstance(recipe, str | None):
         names: list[str | None] = [None]
     else:  # recipe or size may depend on the data: a config is accepted if it is right for one of them
         names = [name for each in ((recipe,) if recipe else setup.recipes) for name in recipe_sizes(each)]
-    unknown = [Default(key, value, "") for key, value in {STEPS_KEY: UNKNOWN_STEPS, **setup.data_dependent}.items()]
-    filled = [fill_defaults(document, [*unknown, *(recipe_defaults(name) if name else ())], document) for name in names]
+    dependent = {STEPS_KEY: UNKNOWN_STEPS, **setup.data_dependent}
+    known = {default.key for default in start}
+    unknown = [Default(key, value, "") for key, value in dependent.items() if key not in known]
+    filled = [fill_defaults(document, [*unknown, *start, *(recipe_defaults(name) if name else ())], document)
+              for name in names]
     unset = {tuple(default.key.split(".")) for default in unknown if lookup(document.tables, default.key) is None}
     kind = lookup(filled[0].tables, "model.kind")
     if kind in MODEL_KINDS and kind not in setup.model_kinds:
@@ -233,12 +269,14 @@ def prepare(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument,
         check_same_files(stored["files"], survey.files, request)
     for note in survey.warnings:
         report(Note(note, warning=not note.startswith(SUMMARY_START)))
-    defaults = setup.data_defaults(survey, requested.tables)
-    document = fill_defaults(requested, defaults, requested)
+    start, defaults = setup.start, setup.data_defaults(survey, requested.tables)
+    document = fill_defaults(requested, [*([] if start is None else start.model_defaults()), *defaults], requested)
     _check_tokenizer_used(requested, defaults)
     with _option_in_errors(request, "vocab_size"):
         prepared = setup.prepare(survey, document, request.output / DATA_FOLDER)
-    if lookup(requested.tables, "model.kind") is None:  # a recipe is not mixed into a whole [model] of the user's
+    if start is not None:
+        defaults = [*defaults, *start.choices()]
+    elif lookup(requested.tables, "model.kind") is None:  # a recipe is not mixed into a whole [model] of the user's
         recipe = setup.recipe_default(prepared, device, requested.tables.get("recipe"))
         document = fill_defaults(document, recipe_defaults(recipe.value), requested)
         defaults = [*defaults, recipe]
@@ -259,6 +297,8 @@ def prepare(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument,
     check_training_memory(configs["model"], configs["training"], device, [one.option for one in expanded])
     tables = config.to_tables(configs)
     record = _training_record(tables, survey.files, survey.counts, request.validation_files)
+    if start is not None:
+        record["start"] = start.identity
     task = setup.build(prepared, configs["model"], configs["training"], record)
     if task.validation_count:
         record["data"]["validation_examples"] = task.validation_count
@@ -413,7 +453,8 @@ def device_properties(device: torch.device, count: int = 1) -> DeviceProperties:
 
 
 def training_identity(request: TrainingRequest, tables: Mapping[str, Any], files: Mapping[str, str],
-                      tokenizer: str | None, reasons: Mapping[str, str] | None = None) -> Identity:
+                      tokenizer: str | None, reasons: Mapping[str, str] | None = None,
+                      start: StartModel | None = None) -> Identity:
     """What a resumed training must share with the stored one; it is part of every checkpoint.
 
     Args:
@@ -421,9 +462,27 @@ def training_identity(request: TrainingRequest, tables: Mapping[str, Any], files
         files: the sha256 of each file by its name.
         tokenizer: its sha256, if there is one.
         reasons: why keys have their values, which a resumed training repeats.
+        start: the model that is fine-tuned.
     """
     return {"task": request.task, "reading": _read_options(request), "config": tables, "files": files,
-            "tokenizer": tokenizer, "reasons": dict(reasons or {})}
+            "tokenizer": tokenizer, "reasons": dict(reasons or {}),
+            **({} if start is None else {"start": start.identity})}
+
+
+def check_same_start(stored: Identity, start: StartModel | None, request: TrainingRequest) -> None:
+    """Refuse another start model than the one that the training began with."""
+    before, option = stored.get("start"), _spelling(request).name("from")
+    if before is None and start is None:
+        return
+    if before is None:
+        raise DataError(f"{request.output}: This training began with new weights. Leave out {option} to resume it.")
+    if start is None:
+        raise DataError(f"{request.output}: This training fine-tunes {before['name']}. Name that model with {option} "
+                        "to resume it.")
+    if before["sha256"] != start.sha256:
+        raise DataError(f"{request.output}: This training cannot be resumed with another start model: the weights of "
+                        f"{start.name} have the sha256 {start.sha256}, those of {before['name']} had "
+                        f"{before['sha256']}. Use the same model, or choose another folder.")
 
 
 def stored_config(stored: Identity, request: TrainingRequest, requested: TomlDocument) -> TomlDocument:
@@ -465,7 +524,9 @@ def check_same_tokenizer(stored: Identity, now: Identity, folder: os.PathLike[st
 
 def _read_options(request: TrainingRequest) -> dict[str, Any]:
     """The arguments that order and sides of the data depend on."""
-    files = {"DATA": request.data, "--validation": request.validation}
+    files = {"DATA": request.data, "--validation": request.validation,
+             **({"--mix": request.mix} if request.mix else {}),
+             **({"--general-validation": request.general_validation} if request.general_validation else {})}
     directions, validation = ([f"{one.name}:{','.join(map(os.path.basename, paths))}" for one, paths in given if paths]
                               for given in ([(one, one.data) for one in request.directions],
                                             [(one, one.validation) for one in request.directions]))

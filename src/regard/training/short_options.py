@@ -20,6 +20,7 @@ these are known (`expand_dependent`):
 A key that is set by `--set` too is an error that names both. This module reads tables, and does not import torch.
 """
 
+import keyword
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ from regard.training.defaults import lookup
 DIRECT_KEYS = {
     "epochs": "training.epochs", "steps": "training.schedule.max_steps", "lr": "training.schedule.learning_rate",
     "seed": "training.seed", "batch_tokens": "training.batches.max_tokens", "vocab_size": "tokenizer.vocab_size",
-    "time": "training.max_time",
+    "time": "training.max_time", "mix_share": "data.mix_share", "blend": "training.blend",
+    "blend_share": "training.blend_share",
 }
 """Options that set one key, whatever the model is. For a language model `batch_tokens` is not one of them."""
 STACKS = {"seq2seq": (), "encoder-decoder": ("encoder", "decoder")}
@@ -75,6 +77,12 @@ class ShortOptions(Config):
     """The width of the model."""
     dropout: float | None = probability(None)
     """The dropout of the model."""
+    mix_share: float | None = probability(None)
+    """The share of general data in the batches, if a model is fine-tuned."""
+    blend: bool | None = None
+    """Whether the weights are interpolated with those of the start model at the end."""
+    blend_share: float | None = number(None, minimum=0.0, maximum=1.0)
+    """The share of the new weights in that interpolation."""
 
 
 class ExpandedKey(NamedTuple):
@@ -95,7 +103,9 @@ class OptionSpelling(NamedTuple):
 
     def name(self, option: str) -> str:
         """The option without its value."""
-        return f"--{option.replace('_', '-')}" if self.prefix == "--" else f"{self.prefix}{option}"
+        if self.prefix == "--":
+            return f"--{option.replace('_', '-')}"
+        return f"{self.prefix}{option}{'_' * keyword.iskeyword(option)}"
 
     def given(self, option: str, value: Any) -> str:
         """The option with its value."""

@@ -31,6 +31,8 @@ from regard.training.logging import (
 
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 """Names of scores as papers write them; other scores are called as in the config."""
+GENERAL = "general_"
+"""How the names of scores on general data begin (`regard.training.config`, which imports torch)."""
 TIME_UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 EXAMPLE_COLUMNS = {
     "translation": ("Source", "Reference", "Model"), "language model": ("Prompt", "Text", "Model"),
@@ -106,6 +108,8 @@ def describe(event: TrainingEvent, score: str) -> str:
         case Validated():
             scores = format_scores(event.scores)
             best = f"best {format_score(score, event.best[score])}; " if score in event.best else ""
+            if not event.step:
+                return f"Start model: {scores} (took {format_clock(event.seconds)})"
             return (f"Validation at step {event.step:,}: {scores} ({'best so far; ' if event.better else best}"
                     f"took {format_clock(event.seconds)})")
         case TrainingEnded():
@@ -150,19 +154,27 @@ def _describe_end(event: TrainingEnded, score: str) -> str:
 
 
 def _describe_best(event: TrainingEnded) -> str:
-    if not event.best_step:
+    if not event.best:
         return ("No model was saved yet: it has not been validated." if event.reason in (FAILED, INTERRUPTED) else
                 "No model was saved: no validation gave a finite score.")
     shown = {name: value for name, value in event.best.items() if name != "loss"} or event.best
     scores = format_scores(shown, event.intervals)
-    best = f"Best checkpoint: step {event.best_step:,}{f' ({scores})' if scores else ''}."
+    if event.best_step:
+        best = f"Best checkpoint: step {event.best_step:,}{f' ({scores})' if scores else ''}."
+    else:
+        best = f"No step was better than the start model, which is kept ({scores})."
     if not any(name in event.intervals for name in shown):
         return best
     return f"{best}\nIn brackets: 95% confidence intervals (bootstrap over the validation data)."
 
 
 def format_score(name: str, value: float, interval: Sequence[float] | None = None) -> str:
-    """A score with its name, and with its confidence interval if it has one: BLEU 41.20 [40.02, 42.31], loss 0.9912."""
+    """A score with its name, and with its confidence interval if it has one.
+
+        BLEU 41.20 [40.02, 42.31]     general BLEU 39.87     loss 0.9912
+    """
+    if name.startswith(GENERAL):
+        return f"general {format_score(name.removeprefix(GENERAL), value, interval)}"
     score = f"{SCORE_NAMES[name]} {value:.2f}" if name in SCORE_NAMES else f"{name} {format_number(value)}"
     return score if interval is None else f"{score} [{interval[0]:.2f}, {interval[1]:.2f}]"
 

@@ -64,6 +64,8 @@ class Pace:
         self.window = window
         self.validation_seconds = 0.0
         """The duration of the last validation, with all that is saved then; an estimate before the first."""
+        self.final_validations = 0
+        """Validations after the last step, to choose the share of a blended model."""
         self._measured: deque[tuple[int, float]] = deque()
 
     @staticmethod
@@ -79,6 +81,11 @@ class Pace:
         self._measured.append((steps, seconds))
         while sum(took for _, took in self._measured) - self._measured[0][1] > self.window:
             self._measured.popleft()
+
+    @property
+    def final_seconds(self) -> float:
+        """The duration of what follows the last step and its validation."""
+        return self.final_validations * self.validation_seconds
 
     @property
     def step_seconds(self) -> float:
@@ -121,7 +128,7 @@ class FittedPlan:
 
 def fit_plan(settings: TrainingConfig, pace: Pace) -> FittedPlan:
     """The steps and validations that fit into the time limit, never more than the settings have."""
-    limit, every = _usable_seconds(settings), settings.validation.every
+    limit, every = _usable_seconds(settings) - pace.final_seconds, settings.validation.every
     if pace.seconds(settings.steps, math.ceil(settings.steps / every)) <= limit:
         return FittedPlan(settings.steps, settings.steps, every)
     affordable = VALIDATION_FRACTION * limit / max(pace.validation_seconds, 1e-9)
@@ -147,7 +154,8 @@ def refit_plan(plan: FittedPlan, settings: TrainingConfig, pace: Pace, step: int
     if step >= plan.total:
         return plan
     left = plan.total - step
-    seconds = _usable_seconds(settings) - elapsed - plan.validations_left * pace.validation_seconds
+    seconds = (_usable_seconds(settings) - pace.final_seconds - elapsed
+               - plan.validations_left * pace.validation_seconds)
     fitting = _steps_within(seconds, pace, settings.steps - step)
     return plan if abs(fitting - left) <= REFIT_FRACTION * left else replace(plan, total=step + fitting)
 
@@ -155,7 +163,7 @@ def refit_plan(plan: FittedPlan, settings: TrainingConfig, pace: Pace, step: int
 def is_out_of_time(settings: TrainingConfig, pace: Pace, elapsed: float) -> bool:
     """Whether another step and the last validation would end after the time limit."""
     assert settings.max_time is not None, "only asked with a time limit"
-    return elapsed + pace.seconds(1, 1) > settings.max_time
+    return elapsed + pace.seconds(1, 1) + pace.final_seconds > settings.max_time
 
 
 def fit_schedule(schedule: ScheduleConfig, plan: FittedPlan) -> ScheduleConfig:

@@ -2,6 +2,9 @@
 
     request ─► survey of the data ─► defaults ─► tokenizer and ids ─► defaults ─► model ─► loop ─► the best model
 
+A training may start from a model that exists (`regard.training.starting_point`), whose tokenizer and architecture it
+keeps. That model is validated before the first step, and may be blended with the result after the last one.
+
 Every setting that the request leaves open gets a default (`regard.training.defaults`), which is reported before the
 first step and stored in the model folder. The output folder holds
 
@@ -18,7 +21,7 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +31,11 @@ from torch import nn
 from regard import checks, config
 from regard.models.build import build
 from regard.storage import weights
+from regard.tasks.info import read_info
+from regard.tasks.load import load
 from regard.toml import TomlDocument
 from regard.training import resolution
+from regard.training.blending import choose_share, interpolate
 from regard.training.callbacks import Callback, CallbackLogger
 from regard.training.checkpoints import CheckpointManager, LoadedCheckpoint
 from regard.training.choices import config_comments, explain_settings, summarize_choices
@@ -40,11 +46,15 @@ from regard.training.folder_claim import FolderClaim, claim_folder
 from regard.training.logging import EventHandler, Logger, LoggerCollection, MetricsLogger, Note, TrainingStarted
 from regard.training.loop import TrainingLoop, TrainingState, report_end, stop_reason, stored_training_state
 from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TASKS, PreparedTraining, prepare
+from regard.training.starting_point import load_start
+from regard.training.status import format_score
 from regard.training.tasks.directions import with_file_directions
 from regard.training.tasks.interface import TaskSetup, TrainingRequest
 from regard.training.threads import thread_count
 
 __all__ = ["TrainingRequest", "TrainingResult", "train"]
+BLEND_KEY = "blend"
+"""The key of [start] in config.toml that has the share of the new weights in a blended model."""
 
 
 class TrainingResult(NamedTuple):
@@ -76,8 +86,9 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
         callbacks: functions of the user, which may stop the training; what they raise is raised here in the end.
     """
     following = CallbackLogger(callbacks)
-    setup = checks.pick("task", request.task, TASKS)()
     request = with_file_directions(request)
+    kind = checks.pick("task", request.task, TASKS)
+    setup = kind(None if request.start is None else load_start(request.start, request.task))
     document = resolution.requested_config(request, setup)
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
@@ -141,9 +152,10 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
         for note in stored.notes:
             report(Note(note, warning=True))
         state, identity = stored_training_state(stored.snapshot), stored.snapshot.values["identity"]
+        resolution.check_same_start(identity, setup.start, request)
         requested = resolution.stored_config(identity, request, requested)
         settings = config.read_config(TrainingConfig, requested, ("training",))
-        if (reason := stop_reason(state, settings)) is not None:
+        if (reason := stop_reason(state, settings)) is not None and not _awaits_blending(request, settings, state):
             ended = _finish_ended(request, stored, settings, reason, processes, report)
             return ended._replace(device=str(device))
     if request.write_data is not None:
@@ -153,11 +165,18 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
     properties = resolution.device_properties(device, processes.count)
     prepared = prepare(request, setup, requested, properties, report, identity)
     resolution.check_batch_memory(prepared, properties)
-    loop = _build_loop(request, prepared, processes, device, report, callbacks)
+    if setup.start is not None and prepared.settings.blend and not setup.start.keeps_head(_labels(prepared)):
+        raise ValueError(f"blend: The model gets a new output layer, so it cannot be blended with {setup.start.name}. "
+                         "Leave it out.")
+    loop = _build_loop(request, setup, prepared, processes, device, report, callbacks, resumed=stored is not None)
     processes.check_same(json.dumps(loop.identity, indent=1))
     if stored is not None and identity is not None:
         resolution.check_same_tokenizer(identity, loop.identity, request.output / DATA_FOLDER)
         loop.resume(stored.snapshot)
+        if (reason := stop_reason(state, prepared.settings)) is not None:  # killed before the end of the blending
+            _blend(request, setup, prepared, state, processes, device, report)
+            return _finish_ended(request, stored, prepared.settings, reason, processes, report)._replace(
+                device=str(device))
         report(Note(f"Resuming after step {state.step:,}."))
     if processes.main:
         report.loggers.append(MetricsLogger(request.output / METRICS_FILE))
@@ -165,9 +184,13 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
     loop.try_largest()
     state = loop.measure(state)
     claim.keep()
+    if stored is None and setup.start is not None and setup.start.keeps_head(_labels(prepared)):
+        state = loop.validate_start(state)
     state = loop.run(state)
     finished = stop_reason(state, prepared.settings) is not None
     processes.barrier()
+    if (finished or callbacks.stopped) and _awaits_blending(request, prepared.settings, state):
+        _blend(request, setup, prepared, state, processes, device, report)
     if (finished or callbacks.stopped) and processes.main:
         _remove_data(request)
     return TrainingResult(state, request.output, finished, processes.main, prepared.task.name,
@@ -198,14 +221,58 @@ def _remove_data(request: TrainingRequest) -> None:
     shutil.rmtree(request.output / DATA_FOLDER, ignore_errors=True)
 
 
-def _build_loop(request: TrainingRequest, prepared: PreparedTraining, processes: DistributedContext,
-                device: torch.device, report: EventHandler, callbacks: CallbackLogger) -> TrainingLoop:
+def _labels(prepared: PreparedTraining) -> tuple[str, ...] | None:
+    """The labels of a classifier; None for other models."""
+    return getattr(prepared.task, "labels", None)
+
+
+def _awaits_blending(request: TrainingRequest, settings: TrainingConfig, state: TrainingState) -> bool:
+    """Whether the best model is still to be blended with the start model, which its folder tells."""
+    if not settings.blend or state.start_scores is None or not state.best_step:
+        return False  # no step was better than the start model
+    return BLEND_KEY not in read_info(request.output).record.get("start", {})
+
+
+def _blend(request: TrainingRequest, setup: TaskSetup, prepared: PreparedTraining, state: TrainingState,
+           processes: DistributedContext, device: torch.device, report: EventHandler) -> None:
+    """Interpolate the best model with the start model, and save the result in its place."""
+    assert setup.start is not None
+    assert state.start_scores is not None
+    if processes.main:
+        best, settings = load(request.output, device=device), prepared.settings
+        start, new = setup.start.task.model.state_dict(), {name: tensor.clone() for name, tensor
+                                                           in best.model.state_dict().items()}
+
+        def validate(share: float) -> Mapping[str, float]:
+            interpolate(best.model, start, new, share)
+            return prepared.task.validate(best).scores
+
+        chosen = choose_share(validate, settings.validation.metric, settings.blend_share,
+                              {0.0: state.start_scores, 1.0: state.best_scores or {}})
+        interpolate(best.model, start, new, chosen.share)
+        best.record = {**best.record, "scores": {"step": state.best_step, **chosen.scores},
+                       "start": {**best.record["start"], BLEND_KEY: chosen.share}}
+        prepared.task.finalize(best)
+        best.save(request.output)
+        report(Note(chosen.describe(settings.validation.metric)))
+        scores = ", ".join(format_score(name, value) for name, value in chosen.scores.items())
+        report(Note(f"Blended model: {scores}."))
+    processes.barrier()
+
+
+def _build_loop(request: TrainingRequest, setup: TaskSetup, prepared: PreparedTraining, processes: DistributedContext,
+                device: torch.device, report: EventHandler, callbacks: CallbackLogger, *,
+                resumed: bool) -> TrainingLoop:
     torch.manual_seed(prepared.settings.seed)
-    model = build(prepared.model).to(device).train()
+    model = build(prepared.model)
+    if setup.start is not None and not resumed:
+        setup.start.fill(model, _labels(prepared))
+    model = model.to(device).train()
     engine = TrainingEngine(prepared.task.objective(model).to(device), prepared.settings, processes)
     task = prepared.task.wrap(model)
     tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
-    identity = resolution.training_identity(request, prepared.tables, prepared.files, tokenizer, prepared.reasons)
+    identity = resolution.training_identity(request, prepared.tables, prepared.files, tokenizer, prepared.reasons,
+                                            setup.start)
     checkpoints = CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=prepared.settings.checkpoints.keep)
 
     def save_best(state: TrainingState) -> None:
@@ -214,6 +281,9 @@ def _build_loop(request: TrainingRequest, prepared: PreparedTraining, processes:
             best = task if gathered is None else prepared.task.wrap(gathered)
             best.record = {**best.record, "scores": {"step": state.best_step, **(state.best_scores or {}),
                                                      **(state.best_details or {})}}
+            before = state.start_scores or (state.best_scores if not state.best_step else None)
+            if before:
+                best.record["start"] = {**best.record["start"], "scores": before}
             best.comments = config_comments(prepared.reasons)
             prepared.task.finalize(best)
             best.save(request.output)

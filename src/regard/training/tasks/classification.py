@@ -11,7 +11,7 @@ validation data, some examples are held out by a hash; of every label at least o
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ from regard.data.batches.feed import (
     plan_from_config,
 )
 from regard.data.images import ImageShape, is_idx
-from regard.data.sources.text import DataError
+from regard.data.sources.formats import read_labelled_texts
+from regard.data.sources.text import DataError, printable
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
 from regard.models.classification import ClassifierConfig
@@ -54,6 +55,7 @@ from regard.training import defaults
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties, lookup
 from regard.training.logging import ValidationExample
+from regard.training.starting_point import StartModel
 from regard.training.tasks.common import (
     FeatureObjective,
     MetricSums,
@@ -85,11 +87,14 @@ from regard.training.tasks.labelled_data import (
     PreparedImages,
     PreparedLabelledTexts,
     TextSurvey,
+    number_labels,
     prepare_images,
     prepare_labelled_texts,
     survey_images,
     survey_texts,
+    with_known_labels,
 )
+from regard.training.tasks.start_checks import start_encoding, text_notes
 
 LabelledSurvey = TextSurvey | ImageSurvey
 PreparedLabelled = PreparedLabelledTexts | PreparedImages
@@ -264,6 +269,32 @@ class ImageClassificationTask(ClassificationTask):
         return self.prepared.titles[number]
 
 
+def fit_survey(start: StartModel, survey: LabelledSurvey, data: Sequence[str]) -> LabelledSurvey:
+    """The survey of data for fine-tuning: checked against the start model, with its labels if it knows all of these."""
+    images, reads_images = isinstance(survey, ImageSurvey), isinstance(start.config, VisionConfig)
+    if images != reads_images:
+        raise DataError(f"{', '.join(data)}: This data is {'images' if images else 'text'}, but {start.name} reads "
+                        f"{'images' if reads_images else 'text'}.")
+    labels = survey.source.label_names if isinstance(survey, ImageSurvey) else survey.statistics.labels
+    known = bool(start.labels) and {*labels} <= {*start.labels}
+    notes = list[str]()
+    if start.labels and not known:
+        new = sorted({*labels} - {*start.labels})
+        notes.append(f"The labels are not those of {start.name} ({printable(new[0])} is new), so the model gets a new "
+                     "output layer.")
+    if isinstance(survey, ImageSurvey):
+        if known:
+            survey.source.label_names = start.labels
+            survey = replace(survey, numbers=number_labels(survey.source.labels, start.labels)[1])
+        return replace(survey, notes=tuple(notes))
+    notes += text_notes(start, (example.text for file in survey.inputs for example in read_labelled_texts(file)), data)
+    if known:
+        other = survey.validation_statistics
+        survey = replace(survey, statistics=with_known_labels(survey.statistics, start.labels),
+                         validation_statistics=None if other is None else with_known_labels(other, start.labels))
+    return replace(survey, notes=tuple(notes))
+
+
 class ClassificationSetup:
     """From labelled texts or images to a `ClassificationTask`; see `TaskSetup` for the methods."""
 
@@ -273,8 +304,12 @@ class ClassificationSetup:
     scores: tuple[str, ...] = ("loss", "accuracy")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, **PAIR_KEYS}
 
+    def __init__(self, start: StartModel | None = None) -> None:
+        self.start = start
+
     def survey(self, request: TrainingRequest, config: DataConfig) -> LabelledSurvey:
-        return survey_labelled(request.data, request.validation, config, progress=request.progress)
+        survey = survey_labelled(request.data, request.validation, config, progress=request.progress)
+        return survey if self.start is None else fit_survey(self.start, survey, request.data)
 
     def data_defaults(self, survey: LabelledSurvey, requested: Mapping[str, Any]) -> list[Default]:
         count = survey.count
@@ -283,10 +318,14 @@ class ClassificationSetup:
                                             *held_out_reasons(fraction, count, "example"))
         if isinstance(survey, ImageSurvey):
             return [split]
+        if self.start is not None:
+            return [split, *self.start.data_defaults()]
         return [split, *defaults.classification_tokenizer(count, requested.get("tokenizer", {}))]
 
     def prepare(self, survey: LabelledSurvey, document: TomlDocument, place: Path) -> PreparedLabelled:
         survey = replace(survey, config=configs.read_config(DataConfig, document, ("data",)))
+        if isinstance(survey, TextSurvey) and self.start is not None:
+            return prepare_labelled_texts(survey, None, place, **start_encoding(self.start))
         if isinstance(survey, TextSurvey):
             return prepare_labelled_texts(survey, configs.read_config(TokenizerConfig, document, ("tokenizer",)), place)
         model, shape = document.tables.get("model", {}), survey.shape
@@ -307,6 +346,8 @@ class ClassificationSetup:
                           device: DeviceProperties) -> list[Default]:
         requested, count = tables.get("training", {}), len(prepared.training)
         labels = Default("model.num_labels", len(prepared.labels), "number of labels in the data")
+        if self.start is not None:
+            return [labels, *self._finetuning_defaults(prepared, tables, device)]
         if isinstance(prepared, PreparedLabelledTexts):
             return [labels, Default("model.vocab_size", prepared.vocabulary, "size of the tokenizer"),
                     *defaults.classification_training(count, prepared.tokens, device, None, requested)]
@@ -318,6 +359,19 @@ class ClassificationSetup:
         height, width, _ = prepared.shape
         tokens = count * ((height // patch) * (width // patch) + 1)
         return [*model, *defaults.classification_training(count, tokens, device, min(height, width), requested)]
+
+    def _finetuning_defaults(self, prepared: PreparedLabelled, tables: Mapping[str, Any],
+                             device: DeviceProperties) -> Iterator[Default]:
+        requested, count, model = tables.get("training", {}), len(prepared.training), tables["model"]
+        if isinstance(prepared, PreparedLabelledTexts):
+            tokens, side = prepared.tokens, None
+        else:
+            height, width, _ = prepared.shape
+            tokens = count * ((height // model["patch_size"]) * (width // model["patch_size"]) + 1)
+            side = min(height, width)
+        scratch = defaults.classification_training(count, tokens, device, side, requested)
+        data = defaults.FinetuningData(count, tokens, model["width"], len(prepared.validation))
+        return defaults.finetuning_training(scratch, data, device, requested, fixed_batch=True)
 
     def steps_per_epoch(self, prepared: PreparedLabelled, document: TomlDocument) -> int:
         batches = configs.read_config(BatchConfig, document, ("training", "batches"))

@@ -289,18 +289,23 @@ def encode_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[in
         yield from tokenizer.encode_batch(block)
 
 
-def prepare_texts(place: Path, config: TokenizerConfig, training: Callable[[], Iterable[Any]],
+def prepare_texts(place: Path, config: TokenizerConfig | None, training: Callable[[], Iterable[Any]],
                   validation: Callable[[], Iterable[Any]], *, data: Sequence[str], settings: Mapping[str, Any],
                   tokenizer_texts: TextsFactory | None = None,
-                  encode: Callable[[Tokenizer, Iterable[Any]], Iterator[list[int]]] = encode_texts) -> PreparedTexts:
+                  encode: Callable[[Tokenizer, Iterable[Any]], Iterator[list[int]]] = encode_texts,
+                  tokenizer: Tokenizer | None = None) -> PreparedTexts:
     """Train the tokenizer, or load the one trained before, and write all texts as ids.
 
     Args:
         place: the folder for tokenizer and ids, which are found again there by `data` and `settings`.
         tokenizer_texts: the texts to train the tokenizer on; by default `training`.
+        tokenizer: one that exists already, instead of one that is trained on the texts.
     """
-    trained = load_or_train_tokenizer(place, tokenizer_texts or training, config, data=data, settings=settings)
-    tokenizer, notes = trained.tokenizer, [*trained.notes]
+    notes = list[str]()
+    if tokenizer is None:
+        assert config is not None, "without a tokenizer one is trained"
+        trained = load_or_train_tokenizer(place, tokenizer_texts or training, config, data=data, settings=settings)
+        tokenizer, notes = trained.tokenizer, [*trained.notes]
     key = store_key(data, tokenizer.sha256, settings)
     found = []
     for name, texts in (("ids", training), ("held", validation)):

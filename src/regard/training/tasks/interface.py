@@ -37,13 +37,14 @@ from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss
+from regard.training.starting_point import StartModel
 
 SAMPLED_TEXTS, MIN_SAMPLE, MAX_SAMPLE = 100, 10, 60
 """Texts among which a sample for the user is looked for, and its characters."""
 ProgressHook = Callable[[Iterable[Any]], Iterable[Any]]
 """Passes items on unchanged, and may count them to show progress, as tqdm does."""
 PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None,
-                               "data.directions": None, "data.sampling_temperature": None}
+                               "data.directions": None, "data.sampling_temperature": None, "data.mix_share": None}
 """Keys that only sentence pairs use, with their fixed defaults."""
 
 
@@ -84,6 +85,12 @@ class TrainingRequest:
     def validation_files(self) -> tuple[str, ...]:
         """The validation files of all directions, or of the only one."""
         return (*self.validation, *(path for one in self.directions for path in one.validation))
+    start: "str | Task | None" = None
+    """The model that is fine-tuned: its folder, or the task itself; None to start with new weights."""
+    mix: tuple[str, ...] = ()
+    """Files of general data that is kept in the batches while a model is fine-tuned."""
+    general_validation: tuple[str, ...] = ()
+    """Files of general validation data, whose score is reported beside that of the new data."""
 
 
 class TrainingBatch(Protocol):
@@ -226,6 +233,10 @@ class TaskSetup(Protocol):
     """The scores that validation computes."""
     unused: Mapping[str, Any]
     """Keys without effect on this task, with their fixed defaults; other values are refused."""
+    start: StartModel | None
+    """The model that is fine-tuned."""
+
+    def __init__(self, start: StartModel | None = None) -> None: ...
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> Any:
         """Read the files once.

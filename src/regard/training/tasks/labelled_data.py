@@ -13,11 +13,11 @@ are numbered in sorted order, from 0.
 import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,8 @@ class TextSurvey:
     """With the labels of the training data; None without validation files."""
     log: ReadLog = field(default_factory=ReadLog)
     """Notes about how the files were read."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the texts fit the model that is fine-tuned."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -129,7 +131,7 @@ class TextSurvey:
         if validation is not None:
             notes.append(_text_summary(validation, self.validation, "validation text"))
             notes += overlap_warnings(validation.hashes, training.hashes, "texts")
-        return (*notes, *self.log.notes)
+        return (*notes, *self.log.notes, *self.notes)
 
 
 def _text_summary(found: LabelledTextStatistics, inputs: Sequence[InputFile], noun: str, labels: str = "") -> str:
@@ -183,8 +185,19 @@ class PreparedLabelledTexts(PreparedTexts):
     validation_labels: LabelIds
 
 
-def prepare_labelled_texts(survey: TextSurvey, config: TokenizerConfig, place: Path) -> PreparedLabelledTexts:
-    """Train the tokenizer, or load the one trained before, and write all texts as ids into this folder."""
+def with_known_labels(statistics: LabelledTextStatistics, known: tuple[str, ...]) -> LabelledTextStatistics:
+    """The statistics with the labels of a model that knows all of them, numbered as there."""
+    numbers = np.array([known.index(name) for name in statistics.labels], np.int64)
+    return replace(statistics, labels=known, numbers=numbers[statistics.numbers])
+
+
+def prepare_labelled_texts(survey: TextSurvey, config: TokenizerConfig | None, place: Path,
+                           **encoding: Any) -> PreparedLabelledTexts:
+    """Train the tokenizer, or load the one trained before, and write all texts as ids into this folder.
+
+    Args:
+        encoding: the tokenizer of a model that is fine-tuned, and how it encodes texts; see `prepare_texts`.
+    """
     training, statistics = ~survey.held_out, survey.statistics
     inputs, validation, numbers = survey.inputs, survey.held_out if survey.held_out.any() else training, None
     if survey.validation_statistics is not None:
@@ -192,7 +205,8 @@ def prepare_labelled_texts(survey: TextSurvey, config: TokenizerConfig, place: P
         validation = np.ones(len(numbers), np.bool_)
     prepared = prepare_texts(place, config, partial(_selected_texts, survey.inputs, training),
                              partial(_selected_texts, inputs, validation), data=list(survey.files.values()),
-                             settings={"held": survey.config.validation_fraction, "given": survey.has_validation})
+                             settings={"held": survey.config.validation_fraction, "given": survey.has_validation},
+                             **encoding)
     return PreparedLabelledTexts(prepared.tokenizer, prepared.training, prepared.validation, prepared.notes,
                                  statistics.labels, statistics.numbers[training],
                                  statistics.numbers[validation] if numbers is None else numbers)
@@ -317,6 +331,8 @@ class ImageSurvey:
     shape: ImageShape
     """The shape of the images if they all have one, or else the median of their heights and widths."""
     distinct_shapes: int
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the images fit the model that is fine-tuned."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -351,7 +367,7 @@ class ImageSurvey:
             warnings.append(f"The images have {self.distinct_shapes:,} different shapes: all are resized to one.")
         if self.validation is not None:
             warnings += overlap_warnings(self.validation.hashes, self.source.hashes, "images")
-        return tuple(warnings)
+        return (*warnings, *self.notes)
 
 
 def survey_images(source: ImageSource, validation: ImageSource | None, config: DataConfig,

@@ -52,6 +52,7 @@ from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss, token_loss
+from regard.training.starting_point import StartModel
 from regard.training.tasks.common import (
     FeatureObjective,
     MetricSums,
@@ -76,6 +77,7 @@ from regard.training.tasks.interface import (
     short_sample,
     validation_fraction_default,
 )
+from regard.training.tasks.start_checks import text_notes
 
 Pieces = Iterator[str | None]
 """A text in pieces, with FILE_END between two files. Each piece but the first of a file begins with its line end."""
@@ -90,6 +92,8 @@ MIN_WINDOWS_PER_ROW = 16
 SHOWN_TOKENS, SAMPLE_TOKENS = 60, 2000
 """Tokens of an example prompt, and of its continuation."""
 STATE_NAME = "memory"
+TOKENS_PER_EXAMPLE = 25
+"""A text of so many tokens counts as one example for the defaults of fine-tuning."""
 
 
 def read_pieces(inputs: Sequence[InputFile]) -> Pieces:
@@ -154,6 +158,8 @@ class LanguageSurvey:
     """Empty if no validation files are given."""
     characters: int
     """Characters of the training files, with the part that is held out."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the text fits the model that is fine-tuned."""
 
     @property
     def training_characters(self) -> int:
@@ -182,7 +188,7 @@ class LanguageSurvey:
         training = {file.path for file in self.inputs}
         return (read_summary(plural(self.characters, "character"), (file.path for file in self.inputs)),
                 *(f"{file.name} is both training and validation data: the scores say nothing about other texts."
-                  for file in self.validation if file.path in training))
+                  for file in self.validation if file.path in training), *self.notes)
 
 
 def survey_text(data: Sequence[str], validation: Sequence[str], config: DataConfig, *,
@@ -202,13 +208,14 @@ def survey_text(data: Sequence[str], validation: Sequence[str], config: DataConf
     return LanguageSurvey(file_digests([*data, *validation]), config, inputs, other, characters)
 
 
-def prepare_text(survey: LanguageSurvey, config: TokenizerConfig, place: Path) -> PreparedTexts:
-    """Train the tokenizer, or load the one trained before, and write the text as ids into this folder."""
-    if config.normalization == "line":
+def prepare_text(survey: LanguageSurvey, config: TokenizerConfig | None, place: Path,
+                 tokenizer: Tokenizer | None = None) -> PreparedTexts:
+    """Train the tokenizer, or take one that exists, and write the text as ids into this folder."""
+    if config is not None and config.normalization == "line":
         raise checks.wrong("tokenizer.normalization", '"nfc" or "exact" for a continuous text', '"line"',
                            "It would make all of the text one line.")
     prepared = prepare_texts(place, config, survey.training_text, survey.validation_text, encode=encode_pieces,
-                             data=list(survey.files.values()),
+                             tokenizer=tokenizer, data=list(survey.files.values()),
                              settings={"held": survey.config.validation_fraction, "given": len(survey.validation)},
                              tokenizer_texts=lambda: (piece for piece in survey.training_text()
                                                       if piece is not FILE_END))
@@ -452,8 +459,15 @@ class LanguageSetup:
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
                                     for key in ("max_tokens", "batch_size", "layout", "shapes")}}
 
+    def __init__(self, start: StartModel | None = None) -> None:
+        self.start = start
+
     def survey(self, request: TrainingRequest, config: DataConfig) -> LanguageSurvey:
-        return survey_text(request.data, request.validation, config, progress=request.progress)
+        survey = survey_text(request.data, request.validation, config, progress=request.progress)
+        if self.start is None:
+            return survey
+        pieces = (piece for piece in read_pieces(survey.inputs) if piece is not FILE_END)
+        return replace(survey, notes=text_notes(self.start, pieces, request.data))
 
     def data_defaults(self, survey: LanguageSurvey, requested: Mapping[str, Any]) -> list[Default]:
         given = bool(survey.validation)
@@ -461,10 +475,13 @@ class LanguageSetup:
         return [validation_fraction_default(given, fraction, "the last 10 % of the text, held out for validation",
                                             "the text is too short to hold out a part of it: validation uses "
                                             "the training text"),
-                *defaults.language_tokenizer(survey.characters, requested.get("tokenizer", {}))]
+                *(defaults.language_tokenizer(survey.characters, requested.get("tokenizer", {}))
+                  if self.start is None else self.start.data_defaults())]
 
     def prepare(self, survey: LanguageSurvey, document: TomlDocument, place: Path) -> PreparedTexts:
         survey = replace(survey, config=configs.read_config(DataConfig, document, ("data",)))
+        if self.start is not None:
+            return prepare_text(survey, None, place, self.start.tokenizer)
         return prepare_text(survey, configs.read_config(TokenizerConfig, document, ("tokenizer",)), place)
 
     def recipe_default(self, prepared: PreparedTexts, device: DeviceProperties, requested: str | None) -> Default:
@@ -472,7 +489,11 @@ class LanguageSetup:
 
     def training_defaults(self, prepared: PreparedTexts, tables: Mapping[str, Any],
                           device: DeviceProperties) -> list[Default]:
-        model, tokens = tables["model"], prepared.tokens
+        model, tokens, requested = tables["model"], prepared.tokens, tables.get("training", {})
+        if self.start is not None:
+            scratch = defaults.language_training(tokens, model, device, requested)
+            data = defaults.FinetuningData(max(1, tokens // TOKENS_PER_EXAMPLE), tokens, model["width"], 0)
+            return [*defaults.finetuning_training(scratch, data, device, requested)]
         return [Default("model.vocab_size", prepared.vocabulary, "size of the tokenizer"),
                 *defaults.language_model(tokens, model),
                 *defaults.language_training(tokens, model, device, tables.get("training", {}))]

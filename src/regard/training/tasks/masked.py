@@ -48,6 +48,7 @@ from regard.training import defaults
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
+from regard.training.starting_point import StartModel
 from regard.training.tasks.common import (
     FeatureObjective,
     Hashes,
@@ -79,6 +80,7 @@ from regard.training.tasks.interface import (
     short_sample,
     validation_fraction_default,
 )
+from regard.training.tasks.start_checks import start_encoding, text_notes
 
 MAX_MASKING_SEEDS = 10_000
 """Seeds that are tried until one masks a token of the validation texts."""
@@ -147,6 +149,8 @@ class MaskedSurvey:
     statistics: TextStatistics
     validation: FilteredLines | None
     validation_statistics: TextStatistics | None
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the texts fit the model that is fine-tuned."""
 
     @cached_property
     def held_out(self) -> SplitMask:
@@ -180,7 +184,7 @@ class MaskedSurvey:
             notes.append(read_summary(plural(self.validation_statistics.count, "validation text"),
                                       (file.path for file in self.validation.inputs)))
             notes += overlap_warnings(self.validation_statistics.hashes, self.statistics.hashes, "texts")
-        return tuple(notes)
+        return (*notes, *self.notes)
 
 
 def _describe_dropped(dropped: Mapping[str, int]) -> str:
@@ -201,12 +205,13 @@ def survey_sentences(data: Sequence[str], validation: Sequence[str], config: Dat
     return MaskedSurvey(file_digests([*data, *validation]), config, texts, statistics, other, others)
 
 
-def prepare_sentences(survey: MaskedSurvey, config: TokenizerConfig, place: Path) -> PreparedTexts:
-    """Train the tokenizer, or load the one trained before, and write all texts as ids into this folder."""
+def prepare_sentences(survey: MaskedSurvey, config: TokenizerConfig | None, place: Path,
+                      start: StartModel | None = None) -> PreparedTexts:
+    """Train the tokenizer, or take that of the start model, and write all texts as ids into this folder."""
     settings = {"filters": configs.to_tables(survey.config.filters), "held": survey.config.validation_fraction,
                 "given": survey.validation is not None}
     return prepare_texts(place, config, survey.training_texts, survey.validation_texts,
-                         data=list(survey.files.values()), settings=settings)
+                         data=list(survey.files.values()), settings=settings, **start_encoding(start))
 
 
 def masked_feed(prepared: PreparedTexts, config: BatchConfig, masking: MaskingConfig, seed: int,
@@ -321,25 +326,37 @@ class MaskedSetup:
     scores: tuple[str, ...] = ("loss", "accuracy")
     unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, **PAIR_KEYS}
 
+    def __init__(self, start: StartModel | None = None) -> None:
+        self.start = start
+
     def survey(self, request: TrainingRequest, config: DataConfig) -> MaskedSurvey:
-        return survey_sentences(request.data, request.validation, config, progress=request.progress)
+        survey = survey_sentences(request.data, request.validation, config, progress=request.progress)
+        return survey if self.start is None else replace(survey, notes=text_notes(self.start, survey.texts,
+                                                                                  request.data))
 
     def data_defaults(self, survey: MaskedSurvey, requested: Mapping[str, Any]) -> list[Default]:
         count, given = survey.statistics.count, survey.validation is not None
         fraction = 0.0 if given else default_validation_fraction(count)
         return [validation_fraction_default(given, fraction, *held_out_reasons(fraction, count, "text")),
-                *defaults.masked_tokenizer(count, requested.get("tokenizer", {}))]
+                *(defaults.masked_tokenizer(count, requested.get("tokenizer", {})) if self.start is None else
+                  self.start.data_defaults())]
 
     def prepare(self, survey: MaskedSurvey, document: TomlDocument, place: Path) -> PreparedTexts:
         survey = replace(survey, config=configs.read_config(DataConfig, document, ("data",)))
-        return prepare_sentences(survey, configs.read_config(TokenizerConfig, document, ("tokenizer",)), place)
+        tokenizer = None if self.start is not None else configs.read_config(TokenizerConfig, document, ("tokenizer",))
+        return prepare_sentences(survey, tokenizer, place, self.start)
 
     def recipe_default(self, prepared: PreparedTexts, device: DeviceProperties, requested: str | None) -> Default:
         return defaults.masked_recipe(len(prepared.training), device, requested)
 
     def training_defaults(self, prepared: PreparedTexts, tables: Mapping[str, Any],
                           device: DeviceProperties) -> list[Default]:
-        training = defaults.masked_training(len(prepared.training), prepared.tokens, device, tables.get("training", {}))
+        requested, count = tables.get("training", {}), len(prepared.training)
+        training = defaults.masked_training(count, prepared.tokens, device, requested)
+        if self.start is not None:
+            data = defaults.FinetuningData(count, prepared.tokens, tables["model"]["width"], len(prepared.validation),
+                                           "text")
+            return [*defaults.finetuning_training(training, data, device, requested)]
         return [Default("model.vocab_size", prepared.vocabulary, "size of the tokenizer"), *training]
 
     def steps_per_epoch(self, prepared: PreparedTexts, document: TomlDocument) -> int:

@@ -14,6 +14,7 @@ the same side of the split, in any order. A part that is read in reverse is spli
 both directions of a pair are on the same side.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,11 +41,13 @@ from regard.data.store import PairStore, Ragged
 from regard.data.tokenizer.interface import PairTokenizer
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.training.config import DataConfig
+from regard.training.defaults import GENERAL_FRACTION, MAX_GENERAL_EXAMPLES
 from regard.training.tasks.common import (
     file_digests,
     hash_bytes,
     in_blocks,
     load_or_train_pair_tokenizer,
+    name_digests,
     open_inputs,
     read_summary,
 )
@@ -54,6 +57,8 @@ MIN_HASHED_SPLIT = 500
 """Validation pairs from which on a hash threshold alone makes a split of about the right size."""
 DEFAULT_TEMPERATURE = 5.0
 """The sampling temperature of directions (Arivazhagan et al. 2019)."""
+MIXED = "general data"
+"""The name of the part that is mixed into the data that a model is fine-tuned on."""
 RatesFunction = Callable[[Sequence[int]], Sequence[float]]
 """(training pairs of each part) -> how often an epoch draws each pair of a part"""
 
@@ -74,6 +79,8 @@ class CorpusPart:
     """Whether the model is validated on pairs of this part."""
     validation: formats.PairCorpus | None = None
     """Validation data; without it pairs are held out."""
+    held_out: int = 0
+    """Sources of general data with a hash below this are held out, to tell how much of it the model forgets."""
 
     def oriented(self, pair: SentencePair) -> SentencePair:
         """A pair as it is trained."""
@@ -105,6 +112,12 @@ class TranslationSurvey:
     """How often the pairs of each part are drawn; None for once an epoch."""
     directions: tuple[LanguagePair, ...] = ()
     """The languages of each part of a model for several languages."""
+    general: formats.PairCorpus | None = None
+    """General validation data, apart from that of the parts; without it, that which the parts hold out."""
+    reserved: frozenset[int] = frozenset()
+    """Hashes of validation sources, which are left out of general data."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the data fits the model that is fine-tuned."""
 
     @property
     def report(self) -> DoctorReport:
@@ -129,13 +142,15 @@ class TranslationSurvey:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of pairs, with those that are held out."""
-        return {"pairs": self.kept}
+        """The number of pairs, with those that are held out; general data that is mixed in is counted apart."""
+        mixed = sum(part.report.kept for part in self.parts if part.name == MIXED)
+        return {"pairs": self.kept - mixed, **({"mixed_pairs": mixed} if mixed else {})}
 
     @property
     def warnings(self) -> list[str]:
         """What was read, and what the user should know about it."""
-        return [note for part in self.parts if not part.reverse for note in self._part_notes(part)]
+        notes = (note for part in self.parts if not part.reverse for note in self._part_notes(part))
+        return [*notes, *self.notes]
 
     def _part_notes(self, part: CorpusPart) -> Iterator[str]:
         report, dropped, found = part.report, part.report.dropped, self.languages
@@ -151,7 +166,7 @@ class TranslationSurvey:
             yield read_summary(plural(report.overlap.pairs, "validation pair"), part.validation.files)
         yield from part.pairs.log.notes
         yield from () if part.validation is None else part.validation.log.notes
-        if len(self.parts) == 1:
+        if part is self.parts[0] and all(other.name == MIXED for other in self.parts[1:]):
             yield from self._language_notes()
         elif self.directions:
             yield from (f"{name} looks like {pair}; using {part.name}, as you have set it."
@@ -176,8 +191,9 @@ class TranslationSurvey:
     def part_pairs(self, part: CorpusPart) -> Iterator[SentencePair]:
         """The training pairs of a part, in their order."""
         threshold = 0 if part.validation is not None or not part.validated else self.threshold
-        return (part.oriented(pair) for pair in self.kept_pairs(part)
-                if threshold == 0 or _hash_source(pair) >= threshold)
+        threshold, reserved = threshold or part.held_out, self.reserved if part.name == MIXED else frozenset[int]()
+        return (part.oriented(pair) for pair in self.kept_pairs(part) if (threshold == 0 and not reserved)
+                or ((hashed := _hash_source(pair)) >= threshold and hashed not in reserved))
 
     def validation_pairs(self, limit: int) -> list[ValidationPair]:
         """The first validation pairs of every part that is validated, at most `limit` in all."""
@@ -191,6 +207,18 @@ class TranslationSurvey:
                       if part.validation is not None or threshold == 0 or _hash_source(pair) < threshold)
             found += [ValidationPair(*part.oriented(pair)[:2], number) for pair in islice(chosen, each)]
         return found
+
+    def general_pairs(self, limit: int) -> list[ValidationPair]:
+        """The first pairs of the general validation data, with the number of the part whose control tokens they have.
+
+        Without general data there are none.
+        """
+        if self.general is not None:
+            return [ValidationPair(*pair[:2], 0) for pair in islice(filter_pairs(self.general, self.config.filters),
+                                                                    limit)]
+        chosen = (ValidationPair(*part.oriented(pair)[:2], number) for number, part in enumerate(self.parts)
+                  if part.held_out for pair in self.kept_pairs(part) if _hash_source(pair) < part.held_out)
+        return [*islice(chosen, limit)]
 
     def kept_pairs(self, part: CorpusPart) -> Iterator[SentencePair]:
         """The pairs of the files of a part that the filters keep, as they are in the files."""
@@ -260,18 +288,52 @@ def _surveyed_part(pairs: formats.PairCorpus, validation: formats.PairCorpus | N
     return CorpusPart(pairs, report, validation=validation)
 
 
+def mix_pairs(survey: TranslationSurvey, mix: Sequence[str], general: Sequence[str], *,
+              progress: ProgressHook = iter) -> TranslationSurvey:
+    """The survey with general data that is mixed in, and general validation data. Either may be empty.
+
+    Without general validation data, some of the mixed pairs are held out for it.
+    """
+    open_inputs((*mix, *general))
+    options: dict[str, Any] = dict(survey.read_options)
+    parts = survey.parts
+    tested = formats.read_pairs(general, **options) if general else None
+    if tested is not None and next(iter(filter_pairs(tested, survey.config.filters)), None) is None:
+        raise DataError(f"{', '.join(general)}: The filters keep none of these pairs, so there is no general "
+                        "validation data.")
+    if mix:
+        part = replace(survey_part(mix, (), survey.config, progress=progress, **options), name=MIXED, validated=False,
+                       controls=parts[0].controls)
+        if tested is None:
+            held = min(GENERAL_FRACTION, MAX_GENERAL_EXAMPLES / part.report.kept)
+            part = replace(part, held_out=_hash_threshold(held, part.report.kept, lambda: survey.kept_pairs(part)))
+        parts = (*parts, part)
+    digests = [*survey.files.items(), *((path, stores.file_digest(path)) for path in (*mix, *general))]
+    return replace(survey, parts=parts, general=tested, files=name_digests(digests))
+
+
+def _hash_threshold(fraction: float, count: int, pairs: Callable[[], Iterator[SentencePair]]) -> int:
+    """The hash below which sources are held out: about this fraction of them; 0 if none can be."""
+    if fraction * count >= MIN_HASHED_SPLIT:
+        return round(fraction * 2**64)
+    # A threshold for few pairs could hold out none of them, or all: the distinct sources are counted.
+    distinct = sorted({_hash_source(pair) for pair in pairs()})
+    held = min(len(distinct) - 1, max(1, round(fraction * len(distinct))))
+    return distinct[held] if held else 0
+
+
 def split_pairs(survey: TranslationSurvey, config: DataConfig) -> TranslationSurvey:
     """The survey with the validation split of the config. Its filters stay those it was made with."""
     survey = replace(survey, config=replace(config, filters=survey.config.filters))
     split = [part for part in survey.parts if part.validated and part.validation is None]
-    if not split or not config.validation_fraction:
-        return survey
-    if config.validation_fraction * sum(part.report.kept for part in split) >= MIN_HASHED_SPLIT:
-        return replace(survey, threshold=round(config.validation_fraction * 2**64))
-    # A threshold for few pairs could hold out none of them, or all: the distinct sources are counted.
-    distinct = sorted({_hash_source(pair) for part in split for pair in survey.kept_pairs(part)})
-    count = min(len(distinct) - 1, max(1, round(config.validation_fraction * len(distinct))))
-    return replace(survey, threshold=distinct[count] if count else 0)
+    if split and config.validation_fraction:
+        threshold = _hash_threshold(config.validation_fraction, sum(part.report.kept for part in split),
+                                    lambda: chain.from_iterable(map(survey.kept_pairs, split)))
+        survey = replace(survey, threshold=threshold)
+    if any(part.name == MIXED for part in survey.parts):
+        tested = [*survey.validation_pairs(sys.maxsize), *survey.general_pairs(sys.maxsize)]
+        survey = replace(survey, reserved=frozenset(hash_bytes(pair.source.encode()) for pair in tested))
+    return survey
 
 
 @dataclass(frozen=True)
@@ -292,7 +354,7 @@ class PreparedTranslation:
         return self.tokenizer.with_controls(*self.survey.parts[part].controls)
 
 
-def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig, place: Path, *, sampled: bool = False,
+def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig | None, place: Path, *, sampled: bool = False,
                   tokenizer: PairTokenizer | None = None) -> PreparedTranslation:
     """Train the tokenizer, or load the one trained before, and write all pairs as ids.
 
@@ -308,8 +370,11 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig, place: Pat
     if len(survey.parts) > 1:
         settings["parts"] = [[part.name, *part.controls, part.reverse, part.validated, len(part.pairs.files)]
                              for part in survey.parts]
+    if any(part.held_out for part in survey.parts):
+        settings["held_out"] = [part.held_out for part in survey.parts]
     notes = list[str]()
     if tokenizer is None:
+        assert config is not None, "without a tokenizer one is trained"
         sides = (lambda: (pair.source for pair in survey.training_pairs()),
                  lambda: (pair.target for pair in survey.training_pairs()))
         controls = [*dict.fromkeys(name for part in survey.parts for name in part.controls)]
@@ -401,6 +466,8 @@ class ControlledReader:
 def mixed_rates(counts: Sequence[int], share: float) -> list[float]:
     """Rates of two parts: all pairs of the first once an epoch, and so many of the second that it has this share."""
     first, second = counts
+    if not second and share:
+        raise DataError("No general data is left to mix in: all of it is validation data too. Use other files.")
     return [1.0, share / (1 - share) * first / max(1, second)]
 
 

@@ -7,7 +7,12 @@ Which pairs are trained on and which are held out is decided in `regard.training
 """
 
 import math
+import operator
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
@@ -35,10 +40,11 @@ from regard.tasks.translator import Translation, Translator
 from regard.tokens import AnyTokens, PackedTokens, Tokens
 from regard.toml import TomlDocument
 from regard.training import defaults
-from regard.training.config import DataConfig, TrainingConfig, part_score
-from regard.training.defaults import Default, DeviceProperties, lookup
+from regard.training.config import GENERAL, DataConfig, TrainingConfig, part_score
+from regard.training.defaults import MAX_GENERAL_EXAMPLES, Default, DeviceProperties, lookup
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss, rdrop_loss, token_loss
+from regard.training.starting_point import StartModel
 from regard.training.tasks.common import FeatureObjective, in_blocks
 from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
@@ -53,11 +59,20 @@ from regard.training.tasks.sentence_pairs import (
     DEFAULT_TEMPERATURE,
     PreparedTranslation,
     TranslationSurvey,
+    mix_pairs,
+    mixed_rates,
     prepare_pairs,
     split_pairs,
     survey_directions,
     survey_pairs,
     translation_feed,
+)
+from regard.training.tasks.start_checks import (
+    check_characters,
+    check_direction,
+    check_languages,
+    check_positions,
+    direction_controls,
 )
 
 VALIDATION_ROWS = 64
@@ -100,6 +115,12 @@ class TranslationTask(TrainingTask):
         self.sources, self.targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
         self.validation_parts = [pair.part for pair in pairs]
         self.validation_count = len(pairs)
+        general = prepared.survey.general_pairs(min(settings.validation.max_examples, MAX_GENERAL_EXAMPLES))
+        self.new_count = len(pairs)
+        """The validation pairs from this one on are general data, which is scored apart."""
+        self.sources += [pair.source for pair in general]
+        self.targets += [pair.target for pair in general]
+        self.validation_parts += [pair.part for pair in general]
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
         """The batches of this process."""
@@ -118,13 +139,13 @@ class TranslationTask(TrainingTask):
 
     def validation_batches(self) -> list[Batch]:
         """The validation pairs, the shortest targets first."""
-        sides = list[list[int]](), self.prepared.tokenizer.encode_targets(self.targets)
-        for part, numbers in self._by_part(range(len(self.sources))):
+        sides = list[list[int]](), self.prepared.tokenizer.encode_targets(self.targets[:self.new_count])
+        for part, numbers in self._by_part(range(self.new_count)):
             tokenizer = self.prepared.part_tokenizer(part)
             sides[0].extend(tokenizer.encode_sources([self.sources[number] for number in numbers]))
         collate = ShiftedCollator(lambda numbers, epoch: tuple(_ragged([side[n] for n in numbers]) for side in sides),
                                   BoundaryIds.of(self.prepared.tokenizer.target.special), pad_sequences)
-        order = sorted(range(len(self.sources)), key=lambda number: len(sides[1][number]))
+        order = sorted(range(self.new_count), key=lambda number: len(sides[1][number]))
         return [collate(np.array(block, np.int64), 0) for block in in_blocks(order, VALIDATION_ROWS)]
 
     def _by_part(self, numbers: Iterable[int]) -> Iterator[tuple[int, list[int]]]:
@@ -139,7 +160,7 @@ class TranslationTask(TrainingTask):
         """Choose the attention that alignments are read from, if the model has any."""
         assert isinstance(task, Translator)
         if task.attends:
-            part, numbers = max(self._by_part(range(len(self.sources))), key=lambda group: len(group[1]))
+            part, numbers = max(self._by_part(range(self.new_count)), key=lambda group: len(group[1]))
             pairs = [(self.sources[number], self.targets[number]) for number in numbers]
             task.aligned_by = self._part_translator(task, part).choose_alignment(pairs)
 
@@ -185,30 +206,70 @@ class TranslationTask(TrainingTask):
     def validate(self, task: Task) -> ValidationResult:
         """Loss, BLEU and chrF of greedy translations; those of several directions are means, and each is listed."""
         assert isinstance(task, Translator)
-        everything, scores = range(len(self.sources)), {"bleu": math.nan, "chrf": math.nan}
-        loss = self._loss(task, everything)
-        if not math.isfinite(loss):  # such a model cannot translate
-            return ValidationResult({"loss": loss, **scores})
-        outputs, parts = self._translate(task, everything), dict[str, TranslationStatistics]()
-        for part, numbers in self._by_part(everything):
+        scores, outputs, statistics = self._scores(task, range(self.new_count))
+        general = range(self.new_count, len(self.sources))
+        if general:
+            scores |= {f"{GENERAL}{name}": value for name, value in self._scores(task, general)[0].items()}
+        if not outputs:
+            return ValidationResult(scores)
+        sources, targets = self.sources[:self.new_count], self.targets[:self.new_count]
+        return ValidationResult(scores, self._examples(outputs),
+                                lambda: score_details(statistics, sources, outputs, targets))
+
+    def _scores(self, task: Translator,
+                numbers: range) -> tuple[dict[str, float], list[str], TranslationStatistics | None]:
+        """The scores of some validation pairs, the translations, and what was counted in them if it is one part.
+
+        A model whose loss is not finite cannot translate.
+        """
+        scores = {"loss": self._loss(task, numbers), "bleu": math.nan, "chrf": math.nan}
+        if not math.isfinite(scores["loss"]):
+            return scores, [], None
+        outputs, parts = self._translate(task, numbers), dict[str, TranslationStatistics]()
+        for part, some in self._by_part(numbers):
             parts[self.prepared.survey.parts[part].name] = translation_statistics(
-                [outputs[number] for number in numbers], [self.targets[number] for number in numbers])
+                [outputs[number - numbers.start] for number in some], [self.targets[number] for number in some])
         found = {name: one.scores() for name, one in parts.items()}
-        for metric in scores:  # never over mixed languages: the mean of the parts
+        for metric in ("bleu", "chrf"):  # never over mixed languages: the mean of the parts
             scores[metric] = math.fsum(getattr(one, metric) for one in found.values()) / len(found)
         if len(parts) > 1:
             scores |= {part_score(metric, name): getattr(one, metric) for metric in ("bleu", "chrf")
                        for name, one in found.items()}
-        whole = next(iter(parts.values())) if len(parts) == 1 else None
-        return ValidationResult({"loss": loss, **scores}, self._examples(outputs),
-                                lambda: score_details(whole, self.sources, outputs, self.targets))
+        return scores, outputs, next(iter(parts.values())) if len(parts) == 1 else None
 
     def _examples(self, outputs: list[str]) -> tuple[ValidationExample, ...]:
         """Examples to show, of every part in turn."""
-        groups = [numbers for _, numbers in self._by_part(range(len(self.sources)))]
+        groups = [numbers for _, numbers in self._by_part(range(self.new_count))]
         turns = [number for some in zip_longest(*groups) for number in some if number is not None]
         return tuple(ValidationExample(self.sources[number], self.targets[number], outputs[number])
                      for number in turns[:self.settings.validation.samples_shown])
+
+
+def fit_survey(start: StartModel, survey: TranslationSurvey, request: TrainingRequest) -> TranslationSurvey:
+    """The survey of data for fine-tuning: checked against the start model, with the general data of the request."""
+    config, where = survey.config, ", ".join(os.path.basename(path) for path in survey.parts[0].pairs.files)
+    chosen = (config.source_lang, config.target_lang)
+    note = None if survey.directions else check_languages(start, survey.languages, chosen)
+    notes = [] if note is None else [note]
+    targets: list[str | None] = [pair.target for pair in survey.directions]
+    if not targets:
+        targets = [config.target_lang or (survey.languages and survey.languages.target)]
+    survey = replace(survey, parts=tuple(
+        replace(part, controls=direction_controls(start.pair_tokenizer, target, start.name))
+        for part, target in zip(survey.parts, targets, strict=True)))
+    if note is None and not request.resume:
+        check_direction(start, survey.kept_pairs(survey.parts[0]), survey.parts[0].controls, where)
+    if request.mix or request.general_validation:
+        if survey.directions:
+            raise ValueError("General data cannot be mixed into the data of several directions. Give it as further "
+                             "files of its directions.")
+        survey = mix_pairs(survey, request.mix, request.general_validation, progress=request.progress)
+    for side, tokenizer in (("source", start.pair_tokenizer.source), ("target", start.pair_tokenizer.target)):
+        for part in survey.parts:
+            texts = (getattr(part.oriented(pair), side) for pair in survey.kept_pairs(part))
+            names = ", ".join(os.path.basename(path) for path in part.pairs.files)
+            notes += filter(None, [check_characters(tokenizer, texts, names, side)])
+    return replace(survey, notes=tuple(notes))
 
 
 def _ragged(rows: list[list[int]]) -> Ragged:
@@ -225,17 +286,23 @@ class TranslationSetup:
     scores: tuple[str, ...] = ("loss", "bleu", "chrf")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0}
 
+    def __init__(self, start: StartModel | None = None) -> None:
+        self.start = start
+
     def survey(self, request: TrainingRequest, config: DataConfig) -> TranslationSurvey:
         directions = requested_directions(request, config)
         if directions:
-            return survey_directions(directions, config, source=request.source, target=request.target,
-                                     format=request.format, progress=request.progress)
-        return survey_pairs(request.data, request.validation, config, source=request.source, target=request.target,
-                            format=request.format, progress=request.progress)
+            survey = survey_directions(directions, config, source=request.source, target=request.target,
+                                       format=request.format, progress=request.progress)
+        else:
+            survey = survey_pairs(request.data, request.validation, config, source=request.source,
+                                  target=request.target, format=request.format, progress=request.progress)
+        return survey if self.start is None else fit_survey(self.start, survey, request)
 
     def data_defaults(self, survey: TranslationSurvey, requested: Mapping[str, Any]) -> list[Default]:
-        count, given = survey.kept, survey.validation_given
-        fraction = 0.0 if given else defaults.translation_validation_fraction(count)
+        count, given = survey.counts["pairs"], survey.validation_given
+        fraction = 0.0 if given else (defaults.translation_validation_fraction if self.start is None else
+                                      defaults.finetuning_validation_fraction)(count)
         split = validation_fraction_default(given, fraction, *held_out_reasons(fraction, count, "pair"))
         languages = [] if survey.languages is None else [
             Default(f"data.{side}_lang", code, "from the names or contents of the data files")
@@ -243,12 +310,30 @@ class TranslationSetup:
         directions = [] if not survey.directions else [
             Default("data.directions", [*map(str, survey.directions)], "from the data"),
             Default("data.sampling_temperature", DEFAULT_TEMPERATURE, "more from small directions than their share")]
+        if self.start is not None:
+            joint = Default("data.joint_tokenizer", self.start.pair_tokenizer.joint, "the tokenizer of the start model")
+            known = [] if languages or directions else [
+                Default(f"data.{key}", code, "language of the start model") for key in ("source_lang", "target_lang")
+                if (code := getattr(self.start.task, key)) is not None]
+            mixed = [defaults.finetuning_mix_share()] if len(survey.parts) > 1 and not directions else []
+            if not directions and isinstance(self.start.task, Translator) and self.start.task.directions:
+                directions = [Default("data.directions", [*map(str, self.start.task.directions)],
+                                      "directions of the start model")]
+            return [split, *languages, *directions, *known, joint, *mixed, *self.start.data_defaults()]
         return [split, *languages, *directions,
                 *defaults.translation_tokenizer(count, requested.get("tokenizer", {}))]
 
     def prepare(self, survey: TranslationSurvey, document: TomlDocument, place: Path) -> PreparedTranslation:
-        survey = split_pairs(survey, configs.read_config(DataConfig, document, ("data",)))
+        data = configs.read_config(DataConfig, document, ("data",))
+        survey = split_pairs(survey, data)
         sampled = bool(document.tables.get("training", {}).get("subword_sampling", 0.0))
+        if self.start is not None:
+            if data.mix_share is not None:
+                survey = replace(survey, rates=partial(mixed_rates, share=data.mix_share))
+            prepared = prepare_pairs(survey, None, place, sampled=sampled, tokenizer=self.start.pair_tokenizer)
+            check_positions(self.start, prepared.store, [pair[:2] for pair in (
+                *survey.validation_pairs(sys.maxsize), *survey.general_pairs(sys.maxsize))])
+            return prepared
         tokenizer = configs.read_config(TokenizerConfig, document, ("tokenizer",))
         return prepare_pairs(survey, tokenizer, place, sampled=sampled)
 
@@ -257,6 +342,8 @@ class TranslationSetup:
 
     def training_defaults(self, prepared: PreparedTranslation, tables: Mapping[str, Any],
                           device: DeviceProperties) -> list[Default]:
+        if self.start is not None:
+            return self._finetuning_defaults(self.start, prepared, tables, device)
         pairs, kind = len(prepared.store), tables["model"]["kind"]
         mixers = [lookup(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
         tokens = sum(len(side.ids) for side in prepared.store.sides) + 2 * pairs
@@ -267,6 +354,20 @@ class TranslationSetup:
                   [Default("model.share_embeddings", False, "each side has its own tokenizer")]),
                 *defaults.translation_model(pairs, tables["model"]),
                 *defaults.translation_training(pairs, tokens, mixers, device, tables.get("training", {}))]
+
+    def _finetuning_defaults(self, start: StartModel, prepared: PreparedTranslation, tables: Mapping[str, Any],
+                             device: DeviceProperties) -> list[Default]:
+        rates, requested = prepared.rates, tables.get("training", {})
+        pairs = len(prepared.store) if rates is None else rates.counts[0]
+        drawn = len(prepared.store) if rates is None else sum(map(operator.mul, rates.counts, rates.rates))
+        tokens = sum(len(side.ids) for side in prepared.store.sides) + 2 * len(prepared.store)
+        mixers = [lookup(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
+        scratch = defaults.translation_training(pairs, tokens, mixers, device, requested)
+        validated = len(prepared.survey.validation_pairs(defaults.MIN_SCORED_EXAMPLES))
+        data = defaults.FinetuningData(pairs, tokens * drawn / len(prepared.store), tables["model"]["width"], validated,
+                                       "pair")
+        return [*start.dropout_defaults(*defaults.finetuning_dropout(pairs)),
+                *defaults.finetuning_training(scratch, data, device, requested)]
 
     def steps_per_epoch(self, prepared: PreparedTranslation, document: TomlDocument) -> int:
         batches = configs.read_config(BatchConfig, document, ("training", "batches"))
