@@ -1,5 +1,6 @@
 """Fine-tuning with general data and blending that is killed at any moment and resumed: the same, bit for bit."""
 
+import itertools
 import signal
 
 import pytest
@@ -22,7 +23,7 @@ CHAIN = [  # one after another in one folder, each but the first with --resume
 def call(folder, name, *more):
     given = trained.arguments(folder / "new.tsv", folder / name, "--from", folder / "base", "--mix", folder / "old.tsv",
                               "--blend", *more, training__schedule__learning_rate=3e-3)
-    kept = [("--set", value) for option, value in zip(given, given[1:], strict=False) if option == "--set"
+    kept = [("--set", value) for option, value in itertools.pairwise(given) if option == "--set"
             and not value.startswith(("model.", "tokenizer."))]
     others, words = [], iter(given)
     for word in words:
@@ -50,6 +51,7 @@ def test_killed_again_and_again_is_never_killed(tmp_path):
     for file in whole:
         if file != "manifest.json":  # the metadata in the model's file is in no order, and so is its sha256
             assert parts[file] == whole[file], file
-    assert [(line["event"], line["step"]) for line in trained.metrics(tmp_path / "chain") if line["event"] != "progress"] \
-        == [("judged", 0), ("judged", 3), ("judged", 6), ("ended", 6)]
+    lines = [line for line in trained.metrics(tmp_path / "chain") if line["event"] != "progress"]
+    assert [(line["event"], line["step"]) for line in lines] == [("judged", 0), ("judged", 3), ("judged", 6),
+                                                                 ("ended", 6)]
     assert "blend = " in (tmp_path / "chain" / "config.toml").read_text()

@@ -42,7 +42,7 @@ def test_models_of_text(task, filler, tmp_path):
     found = train(data if task == "masked" else ["\n".join(data)], tmp_path / "new", task=task, from_=start)
     assert type(found) is type(start)
     assert found.tokenizer.sha256 == start.tokenizer.sha256
-    assert [entry["step"] for entry in found.history if "scores" in entry][0] == 0
+    assert next(entry["step"] for entry in found.history if "scores" in entry) == 0
 
 
 def test_a_classifier_from_a_masked_model(filler, tmp_path):
