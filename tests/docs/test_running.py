@@ -23,7 +23,7 @@ STEPS = {"training.schedule.max_steps": 4, "training.validation.every": 4, "trai
          "training.validation.metric": "loss", "training.log_every": 1}
 SMALL = {key: value for key, value in TINY.items() if key.startswith(("model.", "tokenizer."))}
 """The model of a translation where the page does not choose one."""
-CHOOSES_MODEL = ("--task", "--recipe", "--layers", "--width", "--dropout", "--vocab-size")
+CHOOSES_MODEL = ("--task", "--from", "--recipe", "--layers", "--width", "--dropout", "--vocab-size")
 # Fewer pairs, since a model that has learned next to nothing writes long outputs; and few steps.
 FEWER = {r"(phrasebook -n )\d+(.* --split test)": r"\g<1>4\2", r"(phrasebook -n )\d{4,}": r"\g<1>60",
          r"(--steps |\bsteps=)\d+": r"\g<1>4"}

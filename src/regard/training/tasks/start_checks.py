@@ -32,7 +32,7 @@ MAX_UNKNOWN_FRACTION = 0.05
 SHOWN_CHARACTERS = 12
 DIRECTION_PAIRS, MIN_DIRECTION_PAIRS = 200, 5
 """Pairs that are scored in both directions, and how many are needed."""
-CLEARLY_BETTER = 0.75
+CLEARLY_BETTER = 0.85
 """Exchanged pairs are taken for right if their loss per character is at most this fraction of the other."""
 MAX_SCORED_CHARACTERS = 400
 """Longer texts are not scored for the direction."""

@@ -331,8 +331,9 @@ class TranslationSetup:
             if data.mix_share is not None:
                 survey = replace(survey, rates=partial(mixed_rates, share=data.mix_share))
             prepared = prepare_pairs(survey, None, place, sampled=sampled, tokenizer=self.start.pair_tokenizer)
-            check_positions(self.start, prepared.store, [pair[:2] for pair in (
-                *survey.validation_pairs(sys.maxsize), *survey.general_pairs(sys.maxsize))])
+            apart = survey.validation_pairs(sys.maxsize) if survey.threshold or survey.validation_given else []
+            check_positions(self.start, prepared.store, [pair[:2] for pair in (*apart,
+                                                                               *survey.general_pairs(sys.maxsize))])
             return prepared
         tokenizer = configs.read_config(TokenizerConfig, document, ("tokenizer",))
         return prepare_pairs(survey, tokenizer, place, sampled=sampled)
