@@ -30,6 +30,8 @@ FEW_PAIRS = 1_000_000
 """With fewer pairs a model overfits without regularization."""
 MIN_SPLIT_PAIRS = 20
 """With fewer pairs there is no validation split."""
+STUDENT_RECIPE = "transformer-student"
+"""Of a model that learns from a teacher: the encoder is deep, since it runs once a sentence, the decoder shallow."""
 LANGUAGE_RECIPE = "llama"
 """Its rotary positions have no largest one: completions and attention maps may be longer than the training windows."""
 LANGUAGE_SIZES = ((50_000_000, "small"), (2_000_000_000, "base"))
@@ -54,6 +56,9 @@ class Default(NamedTuple):
     key: str
     value: Any
     reason: str
+
+
+STUDENT_DEFAULT = Default("recipe", STUDENT_RECIPE, "a deep encoder and a decoder of one layer, to translate fast")
 
 
 @dataclass(frozen=True)
@@ -185,14 +190,17 @@ def translation_recipe(pairs: int, device: DeviceProperties, requested: str | No
                    checks.plural(pairs, "pair"), device)
 
 
-def translation_model(pairs: int, table: Mapping[str, Any]) -> Iterator[Default]:
+def translation_model(pairs: int, table: Mapping[str, Any], *, distilled: bool = False) -> Iterator[Default]:
     """Dropout and the position of the norms, which depend on the data more than on the recipe.
 
     Args:
         table: [model], from the recipe or the user. Parts that it does not have get no dropout.
+        distilled: whether the targets are translations of a teacher.
     """
     dropout = by_threshold(pairs, ((100_000, 0.3), (1_000_000, 0.2)), 0.1)
     reason = f"the less data, the more dropout: {checks.plural(pairs, 'pair')}"
+    if distilled:
+        dropout, reason = 0.1, "translations of a teacher are regular, and a small model needs all its width for them"
     if table["kind"] == "seq2seq":
         yield Default("model.dropout", dropout, reason)
         return

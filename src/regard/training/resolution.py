@@ -364,7 +364,7 @@ def stored_config(stored: Identity, request: TrainingRequest, requested: TomlDoc
     """The stored config. A resumed training may leave out settings, but not change them."""
     document = config.with_current_keys(toml.document_of(stored["config"], f"the config in {request.output}"), TABLES)
     before = {"task": stored["task"], **stored["reading"], **document.tables}
-    now = {"task": request.task, **_read_options(request), **requested.tables}
+    now = {"task": request.task, **dict.fromkeys(stored["reading"]), **_read_options(request), **requested.tables}
     for one in _expand_dependent(request, document.tables, {}):  # the same options give the same values again
         if not one.reason:
             now = dict(toml.override(toml.document_of(now), {one.key: one.value}).tables)
@@ -401,7 +401,25 @@ def _read_options(request: TrainingRequest) -> dict[str, Any]:
     """The arguments that order and sides of the data depend on."""
     files = {"DATA": request.data, "--validation": request.validation}
     return {**{key: [os.path.basename(path) for path in paths] for key, paths in files.items()},
-            **{f"--{name}": getattr(request, name) for name in READ_OPTIONS}}
+            **{f"--{name}": getattr(request, name) for name in READ_OPTIONS}, **_synthesis_options(request)}
+
+
+def _synthesis_options(request: TrainingRequest) -> dict[str, Any]:
+    """The arguments that synthetic pairs depend on; none for a training without them."""
+    given = request.synthesis
+    if given is None:
+        return {"reversed": True} if request.reversed else {}
+    models = {key: None if path is None else os.path.basename(os.path.normpath(path))
+              for key, path in (("--reverse", given.reverse), ("--teacher", given.teacher))}
+    return {"--monolingual": [os.path.basename(path) for path in given.monolingual], **models,
+            "--synthetic-share": given.share, "--temperature": given.temperature, "--top-k": given.top_k,
+            "--time": total_time(request)}
+
+
+def total_time(request: TrainingRequest) -> float | None:
+    """The time limit of the user in seconds, for all stages of a training together; None without one."""
+    options = short_options.read_short_options(request.options, _spelling(request))
+    return options.get("time", request.changes.get("training.max_time"))
 
 
 def _format_value(value: Any) -> str:

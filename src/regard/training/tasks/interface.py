@@ -46,6 +46,38 @@ PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang"
 
 
 @dataclass(frozen=True)
+class SynthesisRequest:
+    """Synthetic sentence pairs that another model writes before the training: back-translation, or distillation."""
+
+    monolingual: tuple[str, ...] = ()
+    """Files of target text, one sentence a line; a reverse model writes the sources."""
+    reverse: str | None = None
+    """The folder of the reverse model; without it, one is trained."""
+    teacher: str | None = None
+    """The folder of the teacher, which translates the sources of the data."""
+    share: float | None = None
+    """The fraction of an epoch that is synthetic, between 0 and 1; None for the default."""
+    temperature: float | None = None
+    """The temperature at which synthetic sources are sampled; None for the default."""
+    top_k: int | None = None
+    """Synthetic sources are sampled from this many tokens at each step; None for all."""
+    keep: str | None = None
+    """A new file for the synthetic pairs."""
+
+
+@dataclass(frozen=True)
+class SyntheticPairs:
+    """Synthetic pairs that were written for a training."""
+
+    path: str
+    """A JSONL file in the output folder."""
+    files: tuple[str, ...]
+    """The files of the user that the training depends on, besides this one."""
+    share: float | None = None
+    """The fraction of an epoch that is synthetic, if there are other pairs; None for the default."""
+
+
+@dataclass(frozen=True)
 class TrainingRequest:
     """What the user asked for."""
 
@@ -73,6 +105,14 @@ class TrainingRequest:
     """Writes data that is given in memory to the files of `data` and `validation`, in the folder for ids."""
     adapt_threads: bool = True
     """Whether a new training on a CPU uses no more threads than cores are free."""
+    synthesis: SynthesisRequest | None = None
+    """The synthetic pairs to write before the training."""
+    back_translated: SyntheticPairs | None = None
+    """Pairs with synthetic sources, to be mixed with those of `data`."""
+    distilled: SyntheticPairs | None = None
+    """Pairs with the translations of a teacher; `data` is their file."""
+    reversed: bool = False
+    """Whether the model is trained from target to source."""
 
 
 class TrainingBatch(Protocol):

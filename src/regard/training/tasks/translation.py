@@ -8,6 +8,7 @@ Which pairs are trained on and which are held out is decided in `regard.training
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties, lookup
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss, rdrop_loss, token_loss
-from regard.training.tasks.common import FeatureObjective, in_blocks
+from regard.training.tasks.common import FeatureObjective, file_digests, in_blocks
 from regard.training.tasks.interface import (
     TrainingRequest,
     TrainingTask,
@@ -49,6 +50,7 @@ from regard.training.tasks.sentence_pairs import (
     split_pairs,
     survey_pairs,
     translation_feed,
+    with_back_translations,
 )
 
 VALIDATION_ROWS = 64
@@ -193,13 +195,18 @@ class TranslationSetup:
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0}
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> TranslationSurvey:
-        return survey_pairs(request.data, request.validation, config, source=request.source, target=request.target,
-                            format=request.format, progress=request.progress)
+        survey = survey_pairs(request.data, request.validation, config, source=request.source, target=request.target,
+                              format=request.format, progress=request.progress, reverse=request.reversed)
+        if request.back_translated is not None:
+            return with_back_translations(survey, request.back_translated)
+        if request.distilled is not None:
+            return replace(survey, distilled=True, files=file_digests((*request.distilled.files, *request.data)))
+        return survey
 
     def data_defaults(self, survey: TranslationSurvey, requested: Mapping[str, Any]) -> list[Default]:
-        count, given = survey.kept, survey.validation_given
-        fraction = 0.0 if given else defaults.translation_validation_fraction(count)
-        split = validation_fraction_default(given, fraction, *held_out_reasons(fraction, count, "pair"))
+        count, given, splittable = survey.kept, survey.validation_given, survey.splittable
+        fraction = 0.0 if given else defaults.translation_validation_fraction(splittable)
+        split = validation_fraction_default(given, fraction, *held_out_reasons(fraction, splittable, "pair"))
         languages = [] if survey.languages is None else [
             Default(f"data.{side}_lang", code, "from the names or contents of the data files")
             for side, code in survey.languages._asdict().items()]
@@ -212,6 +219,8 @@ class TranslationSetup:
         return prepare_pairs(survey, tokenizer, place, sampled=sampled)
 
     def recipe_default(self, prepared: PreparedTranslation, device: DeviceProperties, requested: str | None) -> Default:
+        if prepared.survey.distilled and requested is None:
+            return defaults.STUDENT_DEFAULT
         return defaults.translation_recipe(len(prepared.store), device, requested)
 
     def training_defaults(self, prepared: PreparedTranslation, tables: Mapping[str, Any],
@@ -224,7 +233,7 @@ class TranslationSetup:
                 Default("model.target_vocab_size", prepared.tokenizer.target.size, reason),
                 *([] if prepared.tokenizer.joint or kind != "encoder-decoder" else
                   [Default("model.share_embeddings", False, "each side has its own tokenizer")]),
-                *defaults.translation_model(pairs, tables["model"]),
+                *defaults.translation_model(pairs, tables["model"], distilled=prepared.survey.distilled),
                 *defaults.translation_training(pairs, tokens, mixers, device, tables.get("training", {}))]
 
     def steps_per_epoch(self, prepared: PreparedTranslation, document: TomlDocument) -> int:
