@@ -22,6 +22,8 @@ CARD_FOLDER = "path/to/this/folder"
 """Stands for the folder in commands."""
 COUNTED = ("pairs", "texts", "images", "characters")
 """What `[data]` of a record may count."""
+SYNTHETIC_COUNT = "synthetic_pairs"
+"""Counted apart from the pairs."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy"}
 SETTING_NAMES = {
     "training.seed": "seed", "training.epochs": "epochs", "training.schedule.max_steps": "steps",
@@ -169,7 +171,13 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", "## Scores", "")
     after = f" after step {step:,}" if isinstance(step, int) else ""
     yield f"Measured on {validation_data(record)}{after}."
-    yield from _table(("score", "value"), ((SCORE_NAMES.get(name, name), value) for name, value in _flat(scores)))
+    yield from _table(("score", "value"), ((_score_name(name), value) for name, value in _flat(scores)))
+
+
+def _score_name(name: str) -> str:
+    """A score as papers write it; one of another model after the name of that."""
+    other, _, own = name.rpartition(" ")
+    return f"{other} {SCORE_NAMES.get(own, own)}".lstrip()
 
 
 def validation_data(record: Mapping[str, Any]) -> str:
@@ -194,6 +202,8 @@ def _data(record: Mapping[str, Any]) -> Iterator[str]:
         return
     yield from ("", "## Training data", "")
     counted = next((plural(data[name], name[:-1]) for name in COUNTED if isinstance(data.get(name), int)), "")
+    if counted and isinstance(data.get(SYNTHETIC_COUNT), int):
+        counted += f" and {plural(data[SYNTHETIC_COUNT], 'synthetic pair')}, which a reverse model wrote"
     yield f"{counted[0].upper()}{counted[1:]}. The files, validation data included:" if counted else \
         "The files, validation data included:"
     yield from _table(("file", "sha256"), rows)

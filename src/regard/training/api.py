@@ -37,7 +37,7 @@ from regard.training.callbacks import Callback
 from regard.training.logging import Logger, StandardLogger
 from regard.training.resolution import DATA_FOLDER, TABLES, TASKS
 from regard.training.short_options import ShortOptions
-from regard.training.tasks.interface import TrainingRequest
+from regard.training.tasks.interface import SynthesisRequest, TrainingRequest
 
 TrainingData = str | os.PathLike[str] | Iterable[object]
 """A path, several paths, or rows in memory."""
@@ -46,6 +46,8 @@ GIVEN_FOLDER = "given"
 """The folder of data that was given in memory, beside that of the ids."""
 TEXT_TASKS = ("language", "masked")
 """The tasks whose data is texts without a second column."""
+LINES_TASK = "masked"
+"""The task whose texts are lines, as monolingual texts and sources for a teacher are."""
 PATH_SUFFIXES = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
 SHORT_NAMES = tuple(field.name for field in fields(ShortOptions))
 """Short names of settings, which the command line has too."""
@@ -85,6 +87,10 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
           validation: TrainingData | None = None, callbacks: Sequence[Callback] = (), recipe: str | None = None,
           resume: bool = False, device: str = "auto", source: str | None = None, target: str | None = None,
           format: str | None = None, progress: bool | None = None, settings: Mapping[str, Any] | None = None,
+          monolingual: TrainingData | None = None, reverse: str | os.PathLike[str] | None = None,
+          teacher: str | os.PathLike[str] | None = None, synthetic_share: float | None = None,
+          temperature: float | None = None, top_k: int | None = None,
+          keep_synthetic: str | os.PathLike[str] | None = None,
           **options: Any) -> Task:
     """Train a model on your data, save it in the folder `output`, and return the best one, loaded.
 
@@ -112,6 +118,13 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
         format: the format of the files, if their suffixes do not tell it: "plain", "tsv", "jsonl", "po" or "tmx".
         progress: whether to show the progress on stderr; by default only on a terminal and in a notebook.
         settings: dotted keys of the config with their values: {"training.schedule.warmup_steps": 500}.
+        monolingual: text in the target language, for back-translation: the path of a plain file, or several, or texts.
+        reverse: the folder of the reverse model for `monolingual`; by default one is trained first.
+        teacher: the folder of a translator, for distillation: it translates the sources of `data`, which may then be a
+            plain file or texts instead of pairs, and the new model learns from it.
+        synthetic_share, temperature, top_k: the fraction of an epoch that is back-translated, and how synthetic sources
+            are sampled.
+        keep_synthetic: a new file for the synthetic pairs, TSV.
         options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time), and keys
             of the config by their last part, such as label_smoothing=0.1.
 
@@ -120,9 +133,12 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
     """
     checks.pick("task", task, TASKS)
     folder = Path(output)
-    given = [GivenData.of(argument, value, task, folder, source, target) for argument, value in
-             (("data", data), ("validation", validation)) if value is not None]
+    given = [GivenData.of(argument, value, kind, folder, source, target) for argument, value, kind in
+             (("data", data, _data_task(task, data, teacher)), ("validation", validation, task),
+              ("monolingual", monolingual, LINES_TASK)) if value is not None]
     writers = [one.write for one in given if one.write is not None]
+    synthesis = _synthesis(None if monolingual is None else given[-1].paths, reverse, teacher, synthetic_share,
+                           temperature, top_k, keep_synthetic)
     if format is not None and writers:
         raise checks.wrong("format", "left out for data in memory", repr(format))
     short, changes = split_settings(task, recipe, settings or {}, options)
@@ -130,12 +146,29 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: str = "se
         task=task, data=given[0].paths, output=folder, validation=given[1].paths if validation is not None else (),
         recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
         target=target, format=format, resume=resume, device=device,
-        write_data=partial(_call_all, writers) if writers else None)
+        write_data=partial(_call_all, writers) if writers else None, synthesis=synthesis)
     result = training.train(request, _loggers(progress), callbacks)
     if not result.finished and not result.stopped:
         raise KeyboardInterrupt(f"The training in {folder} was interrupted after step {result.state.step:,}. "
                                 "Call regard.train with the same arguments and resume=True to continue it.")
     return load(folder, device=result.device)
+
+
+def _data_task(task: str, data: TrainingData, teacher: str | os.PathLike[str] | None) -> str:
+    """The task that says what rows in memory are: for a teacher, a list of texts is sources without targets."""
+    if teacher is None or not isinstance(data, list | tuple) or not all(isinstance(row, str) for row in data):
+        return task
+    return LINES_TASK
+
+
+def _synthesis(monolingual: tuple[str, ...] | None, reverse: str | os.PathLike[str] | None,
+               teacher: str | os.PathLike[str] | None, share: float | None, temperature: float | None,
+               top_k: int | None, keep: str | os.PathLike[str] | None) -> SynthesisRequest | None:
+    """The request for synthetic pairs; None if nothing is asked for."""
+    paths = [None if path is None else os.fspath(path) for path in (reverse, teacher, keep)]
+    if monolingual is None and all(value is None for value in (*paths, share, temperature, top_k)):
+        return None
+    return SynthesisRequest(monolingual or (), paths[0], paths[1], share, temperature, top_k, paths[2])
 
 
 def _call_all(functions: Iterable[Callable[[], object]]) -> None:

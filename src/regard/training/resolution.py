@@ -42,6 +42,8 @@ from regard.training.tasks.translation import TranslationSetup
 
 CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE = "checkpoints", "data", "metrics.jsonl"
 """In the output folder of a training."""
+STAGES_FILE, REVERSE_FOLDER = f"{DATA_FOLDER}/stages.json", "reverse"
+"""There too, for a training with synthetic pairs: how far it has come, and the reverse model."""
 TASKS: dict[str, type[TaskSetup]] = {"seq2seq": TranslationSetup, "language": LanguageSetup, "masked": MaskedSetup,
                                      "classify": ClassificationSetup}
 TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": TokenizerConfig | None, "model": ModelConfig,

@@ -29,7 +29,8 @@ from regard import checks, config
 from regard.models.build import build
 from regard.storage import weights
 from regard.toml import TomlDocument
-from regard.training import resolution
+from regard.training import distillation, resolution, synthesis
+from regard.training.back_translation import back_translate
 from regard.training.callbacks import Callback, CallbackLogger
 from regard.training.checkpoints import CheckpointManager, LoadedCheckpoint
 from regard.training.choices import config_comments, explain_settings, summarize_choices
@@ -37,10 +38,20 @@ from regard.training.config import TrainingConfig
 from regard.training.distributed import DistributedContext
 from regard.training.engine import TrainingEngine
 from regard.training.folder_claim import FolderClaim, claim_folder
-from regard.training.logging import EventHandler, Logger, LoggerCollection, MetricsLogger, Note, TrainingStarted
+from regard.training.logging import (
+    EventHandler,
+    Logger,
+    LoggerCollection,
+    MetricsLogger,
+    Note,
+    TensorBoardLogger,
+    TrainingStarted,
+)
 from regard.training.loop import TrainingLoop, TrainingState, ended_event, stop_reason, stored_training_state
 from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TASKS, PreparedTraining, prepare
+from regard.training.synthesis import StageContext, Staged, StagesRecord
 from regard.training.tasks.interface import TaskSetup, TrainingRequest
+from regard.training.tasks.translation import TranslationTask
 from regard.training.threads import thread_count
 
 __all__ = ["TrainingRequest", "TrainingResult", "train"]
@@ -75,6 +86,7 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
     following = CallbackLogger(callbacks)
     setup = checks.pick("task", request.task, TASKS)()
     document = resolution.requested_config(request, setup)
+    synthesis.check_synthesis(request)
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
         with (claim_folder(request.output, processes, resume=request.resume) as claim, _flush_denormals(),
@@ -119,12 +131,12 @@ def _load_newest(checkpoints: CheckpointManager, processes: DistributedContext) 
 def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, processes: DistributedContext,
            device: torch.device, report: LoggerCollection, stored: LoadedCheckpoint | None,
            claim: FolderClaim, callbacks: CallbackLogger) -> TrainingResult:
-    state, identity = TrainingState(), None
+    state, identity, user_settings = TrainingState(), None, requested
     if stored is not None:
         for note in stored.notes:
             report(Note(note, warning=True))
         state, identity = stored_training_state(stored.snapshot), stored.snapshot.values["identity"]
-        requested = resolution.stored_config(identity, request, requested)
+        requested = resolution.stored_config(identity, request, synthesis.without_total_time(request, requested))
         settings = config.read_config(TrainingConfig, requested, ("training",))
         if (reason := stop_reason(state, settings)) is not None:
             ended = _finish_ended(request, stored, settings, reason, processes, report)
@@ -133,8 +145,17 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
         if processes.main:
             request.write_data()
         processes.barrier()
-    prepared = prepare(request, setup, requested, resolution.device_properties(device, processes.count), report,
-                       identity)
+    context, teacher, staged = None, dict[str, float](), Staged(request, requested)
+    if request.synthesis is not None:
+        context = _stage_context(request, user_settings, processes, device, report, claim)
+        found = _run_stages(context, setup)
+        if isinstance(found, TrainingResult):  # interrupted
+            return found
+        staged = found if identity is None else found._replace(document=requested)
+    prepared = prepare(staged.request, setup, staged.document, resolution.device_properties(device, processes.count),
+                       report, identity)
+    if context is not None and isinstance(prepared.task, TranslationTask):
+        teacher = distillation.add_teacher_scores(context, prepared.task)
     loop = _build_loop(request, prepared, processes, device, report, callbacks)
     processes.check_same(json.dumps(loop.identity, indent=1))
     if stored is not None and identity is not None:
@@ -149,11 +170,40 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
     claim.keep()
     state = loop.run(state)
     finished = stop_reason(state, prepared.settings) is not None
+    if teacher and state.best_scores:
+        report(Note(distillation.compare_scores(state.best_scores, teacher)))
     processes.barrier()
     if (finished or callbacks.stopped) and processes.main:
         _remove_data(request)
     return TrainingResult(state, request.output, finished, processes.main, prepared.task.name,
                           prepared.task.sample_input(), processes.any(callbacks.stopped), str(device))
+
+
+def _stage_context(request: TrainingRequest, settings: TomlDocument, processes: DistributedContext,
+                   device: torch.device, report: LoggerCollection, claim: FolderClaim) -> StageContext:
+    """The stages before a training with synthetic pairs."""
+    record = StagesRecord(request.output, processes)
+    return StageContext(request, record.settings(request, settings), processes, device, report, claim, record)
+
+
+def _run_stages(context: StageContext, setup: TaskSetup) -> "Staged | TrainingResult":
+    """Write the synthetic pairs; the result of a stage if it was interrupted."""
+    assert isinstance(context.report, LoggerCollection), "made in this module"
+    if context.options.teacher is not None:
+        return distillation.distill(context)
+    shown = LoggerCollection(logger for logger in context.report.loggers
+                             if not isinstance(logger, CallbackLogger | TensorBoardLogger))  # these follow the model
+
+    def train_stage(request: TrainingRequest, document: TomlDocument) -> TrainingResult:
+        processes, device = context.processes, context.device
+        with claim_folder(request.output, processes, resume=request.resume, outer=context.claim) as claim:
+            stored = None
+            if request.resume:
+                stored = _load_newest(CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=1), processes)
+            with _threads(request, processes, device, shown, stored):
+                return _train(request, setup, document, processes, device, shown, stored, claim, CallbackLogger())
+
+    return back_translate(context, train_stage)
 
 
 def _finish_ended(request: TrainingRequest, stored: LoadedCheckpoint, settings: TrainingConfig, reason: str,
@@ -193,7 +243,8 @@ def _build_loop(request: TrainingRequest, prepared: PreparedTraining, processes:
         gathered = _gather_model(prepared, engine)  # a collective of all processes
         if processes.main:
             best = task if gathered is None else prepared.task.wrap(gathered)
-            best.record = {**best.record, "scores": {"step": state.best_step, **(state.best_scores or {})}}
+            others = {name: table for name, table in best.record.get("scores", {}).items() if isinstance(table, dict)}
+            best.record = {**best.record, "scores": {"step": state.best_step, **(state.best_scores or {}), **others}}
             best.comments = config_comments(prepared.reasons)
             prepared.task.finalize(best)
             best.save(request.output)

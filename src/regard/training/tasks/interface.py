@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from regard import checks
 from regard.data.batches.plan import ExampleNumbers
+from regard.data.languages import LanguagePair
 from regard.models.build import ModelConfig
 from regard.tasks.task import Task
 from regard.toml import TomlDocument
@@ -75,6 +76,8 @@ class SyntheticPairs:
     """The files of the user that the training depends on, besides this one."""
     share: float | None = None
     """The fraction of an epoch that is synthetic, if there are other pairs; None for the default."""
+    languages: LanguagePair | None = None
+    """The languages of the pairs, if they are known; the file does not tell them."""
 
 
 @dataclass(frozen=True)

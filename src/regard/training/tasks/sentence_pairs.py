@@ -328,8 +328,8 @@ def _synthetic_notes(survey: TranslationSurvey, rates: PartRates | None) -> Iter
     if rates is None or [part.name for part in survey.parts][1:] != [SYNTHETIC]:
         return
     drawn = [count * rate for count, rate in zip(rates.counts, rates.rates, strict=True)]
-    yield (f"Synthetic pairs are {drawn[1] / sum(drawn):.0%} of an epoch: each of the {rates.counts[0]:,} real pairs is "
-           f"drawn {rates.rates[0]:.2g} times, each of the {rates.counts[1]:,} synthetic pairs {rates.rates[1]:.2g} "
+    yield (f"Synthetic pairs are {drawn[1] / sum(drawn):.0%} of an epoch: each of the {rates.counts[0]:,} real pairs "
+           f"is drawn {rates.rates[0]:.2g} times, each of the {rates.counts[1]:,} synthetic pairs {rates.rates[1]:.2g} "
            "times.")
 
 

@@ -200,6 +200,8 @@ class TranslationSetup:
         if request.back_translated is not None:
             return with_back_translations(survey, request.back_translated)
         if request.distilled is not None:
+            if request.distilled.languages is not None:
+                survey.parts[0].pairs.log.languages[request.data[0]] = request.distilled.languages
             return replace(survey, distilled=True, files=file_digests((*request.distilled.files, *request.data)))
         return survey
 
