@@ -52,7 +52,7 @@ from regard.training.tasks.translation import TranslationSetup
 
 BLOCK_SIZE = 1024
 """Sentences that are written together; at most these are lost when the process is killed."""
-DIRECTION_PAIRS, DIRECTION_CHARACTERS, DIRECTION_MARGIN = 100, 200, 0.1
+DIRECTION_PAIRS, DIRECTION_CHARACTERS, DIRECTION_MARGIN = 100, 200, 0.5
 """A direction is checked on this many pairs of at most so many characters; it is wrong if the loss of the other one is
 lower by more than the margin, in nats per token."""
 PROFILE_PAIRS, PROFILE_TEXTS, PROFILE_MAJORITY = 20_000, 2000, 2 / 3
@@ -327,7 +327,7 @@ def check_direction(folder: str, option: str, translator: Translator, pairs: Ite
     if wrong < right - DIRECTION_MARGIN:
         raise ValueError(f"{option} {folder}: This model translates in the other direction: on {len(some)} of your "
                          f"pairs its loss is {right:.2f} per token as it would be used here, and {wrong:.2f} the "
-                         "other way round. Give a model of the other direction, or swap source and target of your data.")
+                         "other way round. Give a model of the other direction, or swap the sides of your data.")
 
 
 # Writing
@@ -363,6 +363,7 @@ def write_pairs(context: StageContext, path: Path, texts: Iterable[str], work: W
         context.claim.keep()
         if not journal.finished:
             first = journal.count
+            context.report(SynthesisProgress(first, total, 0.0))
             for block in split_blocks(islice(texts, first, None), BLOCK_SIZE):
                 if seconds is not None and journal.count and time.monotonic() - start > seconds:
                     break
