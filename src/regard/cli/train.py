@@ -169,13 +169,11 @@ class OutputOptions:
 
 
 @with_examples("""
-    regard train pairs.tsv -o model                 # all settings by default
-    regard train pairs.tsv -o model --time 30m      # at most half an hour
-    regard train train.en train.fr -o model --epochs 20
-    regard train book.txt -o model --task language  # from plain text
-    regard train pairs.tsv -o model --resume        # continue after Ctrl-C
-    regard train pairs.tsv --monolingual text.fr -o model    # back-translation
-    regard train text.en --teacher model -o student # a small, fast model
+    regard train pairs.tsv -o model                      # all settings by default
+    regard train train.en train.fr -o model --time 30m   # at most half an hour
+    regard train book.txt -o model --task language       # from plain text
+    regard train pairs.tsv --monolingual text.fr -o model
+    regard train text.en --teacher model -o student      # a small, fast model
 """)
 @expand_options
 def train(

@@ -176,9 +176,15 @@ def translation_validation_fraction(pairs: int) -> float:
     return 0.0 if pairs < MIN_SPLIT_PAIRS else min(0.04, 2000 / pairs)
 
 
-def translation_tokenizer(pairs: int, requested: Mapping[str, Any]) -> Iterator[Default]:
-    """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set."""
+def translation_tokenizer(pairs: int, requested: Mapping[str, Any], *, distilled: bool = False) -> Iterator[Default]:
+    """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set.
+
+    Args:
+        distilled: whether the targets are translations of a teacher. The model is small then, and its output layer takes
+            much of its time: the vocabulary is half as large.
+    """
     size = by_threshold(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
+    size = max(1000, size // 2) if distilled else size
     yield from _subwords(requested, size, checks.plural(pairs, "pair"))
     yield Default("data.joint_tokenizer", True, "names and numbers are the same in both languages")
 

@@ -298,7 +298,8 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig, place: Pat
                              for part in survey.parts]
     notes = list[str]()
     if tokenizer is None:
-        sides = (lambda: (pair.source for pair in survey.training_pairs()),
+        sides = (lambda: (pair.source for part in survey.parts if part.name != SYNTHETIC  # these have no new words
+                          for pair in survey.part_pairs(part)),
                  lambda: (pair.target for pair in survey.training_pairs()))
         controls = [*dict.fromkeys(name for part in survey.parts for name in part.controls)]
         trained = load_or_train_pair_tokenizer(place, sides, config, joint=survey.config.joint_tokenizer, data=data,

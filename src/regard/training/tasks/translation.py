@@ -212,7 +212,8 @@ class TranslationSetup:
         languages = [] if survey.languages is None else [
             Default(f"data.{side}_lang", code, "from the names or contents of the data files")
             for side, code in survey.languages._asdict().items()]
-        return [split, *languages, *defaults.translation_tokenizer(count, requested.get("tokenizer", {}))]
+        return [split, *languages, *defaults.translation_tokenizer(
+            count, requested.get("tokenizer", {}), distilled=survey.distilled)]
 
     def prepare(self, survey: TranslationSurvey, document: TomlDocument, place: Path) -> PreparedTranslation:
         survey = split_pairs(survey, configs.read_config(DataConfig, document, ("data",)))
