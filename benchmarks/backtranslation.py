@@ -20,7 +20,7 @@ from multi30k import run_all, save_results, score, sentences, shown, translate, 
 from timing import hardware, table
 
 ALONE, BACK = "pairs alone", "with back-translation"
-PAIRS, QUICK_PAIRS, QUICK_SENTENCES = 5000, 500, 600
+PAIRS, QUICK_PAIRS, QUICK_SENTENCES = 5000, 300, 100
 
 
 def commands(data: Path, out: Path, given: argparse.Namespace) -> dict[str, list[str]]:

@@ -180,8 +180,8 @@ def translation_tokenizer(pairs: int, requested: Mapping[str, Any], *, distilled
     """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set.
 
     Args:
-        distilled: whether the targets are translations of a teacher. The model is small then, and its output layer takes
-            much of its time: the vocabulary is half as large.
+        distilled: whether the targets are translations of a teacher. The model is small then, and its output layer
+            takes much of its time: the vocabulary is half as large.
     """
     size = by_threshold(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
     size = max(1000, size // 2) if distilled else size
