@@ -35,7 +35,7 @@ class Counted(TranslationSetup):
         self.count, self.given = count, given
 
     def survey(self, request, config):
-        return SimpleNamespace(report=SimpleNamespace(kept=self.count), validation=() if self.given else None,
+        return SimpleNamespace(kept=self.count, splittable=self.count, validation_given=self.given, distilled=False,
                                files={"pairs.tsv": "0" * 64}, warnings=[], languages=None,
                                counts={"pairs": self.count})
 
@@ -44,7 +44,7 @@ class Counted(TranslationSetup):
         size = tables["tokenizer"].get("vocab_size", 261)
         side = SimpleNamespace(size=size)
         learned = self.count - round(tables["data"]["validation_fraction"] * self.count)
-        return SimpleNamespace(store=Store(learned), notes=(), tokenizer=SimpleNamespace(
+        return SimpleNamespace(survey=survey, store=Store(learned), notes=(), tokenizer=SimpleNamespace(
             source=side, target=side, joint=tables["data"]["joint_tokenizer"]))
 
     def steps_per_epoch(self, prepared, document):

@@ -80,9 +80,13 @@ class Recorder:
         return [event for event in self.told if type(event).__name__ == kind]
 
 
-def called(folder, calls):
-    """The exit codes of calls, made one after another: (arguments, moment) of each."""
-    asked = [{"arguments": given, "moment": moment} for given, moment in calls]
+def called(folder, calls, patches=None):
+    """The exit codes of calls, made one after another: (arguments, moment) of each.
+
+    Args:
+        patches: values of module attributes by their dotted names.
+    """
+    asked = [{"arguments": given, "moment": moment, "patches": patches or {}} for given, moment in calls]
     done = subprocess.run([sys.executable, __file__, str(folder)], input=json.dumps(asked), capture_output=True,
                           text=True, timeout=100 + 20 * len(calls), env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
@@ -106,7 +110,7 @@ def contents(folder):
         elif path.suffix == ".safetensors":
             data = tensors(data)
         elif path.name == "metrics.jsonl":
-            data = metrics(folder)
+            data = metrics(path.parent)
         elif path.name == "manifest.json" and path.parent.parent.name == "checkpoints":
             data = None  # it has the sha256 of values.json
         found[name] = data
@@ -176,6 +180,9 @@ def _call(call):
     from regard.cli import main
     from regard.training import progress
 
+    for name, value in call.get("patches", {}).items():
+        module, _, attribute = name.rpartition(".")
+        setattr(importlib.import_module(module), attribute, value)
     if call["moment"] is not None:
         signals, shown = Signals(**call["moment"]), progress.progress_logger
         progress.progress_logger = lambda stream, **options: _Both(signals, shown(stream, **options))

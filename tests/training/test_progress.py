@@ -399,7 +399,8 @@ def test_the_estimate_with_a_time_limit():
 
 
 def result(finished=True, best=7, folder="my model", **more):
-    return SimpleNamespace(state=SimpleNamespace(best=best and 1.0, best_step=best), folder=Path(folder), finished=finished,
+    state = SimpleNamespace(best=1.0 if best else None, best_step=best)
+    return SimpleNamespace(state=state, folder=Path(folder), finished=finished,
                            **{"task": "translation", "sample": "It's here.", **more})
 
 

@@ -18,6 +18,7 @@ from regard.cli.options import (
     DATA_PANEL,
     MODEL_PANEL,
     OUTPUT_PANEL,
+    SYNTHETIC_PANEL,
     TRAINING_PANEL,
     DeviceOption,
     FormatOption,
@@ -31,6 +32,7 @@ from regard.terminal import Terminal
 
 if TYPE_CHECKING:
     from regard.training.logging import TrainingEvent
+    from regard.training.tasks.interface import SynthesisRequest
 
 TASK_NAMES = ("seq2seq", "language", "masked", "classify")
 LONG_SECONDS = 24 * 3600
@@ -161,6 +163,44 @@ class StartOptions:
 
 
 @dataclass(frozen=True)
+class SynthesisOptions:
+    """Synthetic pairs that another model writes before the training; None if not given."""
+
+    monolingual: Annotated[Several, typer.Option(
+        "--monolingual", metavar="FILE", rich_help_panel=SYNTHETIC_PANEL, show_default=False,
+        help="Back-translation: text in the target language, one sentence a line; repeat for each file. A reverse "
+        "model writes the sources.")] = None
+    reverse: Annotated[str | None, typer.Option(
+        "--reverse", metavar="MODEL", rich_help_panel=SYNTHETIC_PANEL, show_default="trained on DATA first",
+        help="Reverse model for --monolingual, from target to source.")] = None
+    teacher: Annotated[str | None, typer.Option(
+        "--teacher", metavar="MODEL", rich_help_panel=SYNTHETIC_PANEL, show_default=False,
+        help="Distillation: this model translates the sources of DATA, which may be a plain file, and the new model "
+        "learns from it.")] = None
+    share: Annotated[float | None, typer.Option(
+        "--synthetic-share", metavar="X", rich_help_panel=SYNTHETIC_PANEL, show_default="of the data, at most 0.75",
+        help="Fraction of an epoch that is back-translated.")] = None
+    temperature: Annotated[float | None, typer.Option(
+        "--temperature", metavar="X", rich_help_panel=SYNTHETIC_PANEL, show_default=BY_DATA,
+        help="Temperature at which synthetic sources are sampled.")] = None
+    top_k: Annotated[int | None, typer.Option(
+        "--top-k", metavar="N", rich_help_panel=SYNTHETIC_PANEL, show_default="10",
+        help="Tokens that synthetic sources are sampled from at each step.")] = None
+    keep: Annotated[str | None, typer.Option(
+        "--keep-synthetic", metavar="FILE", rich_help_panel=SYNTHETIC_PANEL, show_default=False,
+        help="Write the synthetic pairs to this new file too, as TSV.")] = None
+
+    def request(self) -> "SynthesisRequest | None":
+        """The options as a training takes them; None if none is given."""
+        from regard.training.tasks.interface import SynthesisRequest
+
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if all(value is None for value in given.values()):
+            return None
+        return SynthesisRequest(**{**given, "monolingual": tuple(self.monolingual or ())})
+
+
+@dataclass(frozen=True)
 class OutputOptions:
     """What is shown and written besides the model."""
 
@@ -189,13 +229,14 @@ class OutputOptions:
 
 
 @with_examples("""
-    regard train pairs.tsv -o model                 # all settings by default
-    regard train pairs.tsv -o model --time 30m      # at most half an hour
-    regard train train.en train.fr -o model --epochs 20
-    regard train book.txt -o model --task language  # from plain text
-    regard train pairs.tsv -o model --resume        # continue after Ctrl-C
+    regard train pairs.tsv -o model                      # all settings by default
+    regard train train.en train.fr -o model --time 30m   # at most half an hour
+    regard train book.txt -o model --task language       # from plain text
+    regard train pairs.tsv -o model --resume             # continue after Ctrl-C
+    regard train mine.tsv --from model -o new            # fine-tune a model
     regard train --direction en-fr:a.tsv --direction en-de:b.tsv -o model
-    regard train mine.tsv --from model -o new       # fine-tune a model
+    regard train pairs.tsv --monolingual text.fr -o model
+    regard train text.en --teacher model -o student      # a small, fast model
 """)
 @expand_options
 def train(
@@ -203,7 +244,7 @@ def train(
         metavar="DATA", show_default=False,
         help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain files: sources, then targets). For language and masked "
         "models plain text. To classify, a folder with a folder of images for each class, two IDX files, or texts with "
-        "labels (TSV, JSONL).")] = None,
+        "labels (TSV, JSONL). With --teacher also a plain file of sources.")] = None,
     *,
     examples: DataOptions,
     several: DirectionOptions,
@@ -213,6 +254,7 @@ def train(
                       "file with settings.")] = None,
     model: ModelOptions,
     schedule: ScheduleOptions,
+    synthetic: SynthesisOptions,
     changes: Annotated[Several, typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=TRAINING_PANEL,
                        help="Set a key of the config, such as training.label_smoothing=0.2; repeat for each key. "
                        "`regard config` lists all keys.")] = None,
@@ -248,7 +290,7 @@ def train(
             recipe=recipe, changes=parse_changes(changes or (), languages), options=options, resume=resume,
             source=examples.source, target=examples.target, format=examples.format, device=device,
             start=start.from_, mix=tuple(start.mix or ()), general_validation=tuple(start.general_validation or ()),
-            progress=partial(show_count, noun="read", out=sys.stderr))
+            progress=partial(show_count, noun="read", out=sys.stderr), synthesis=synthetic.request())
         outcome = training.train(request, shown.loggers(Path(output)))
     except TrainingError as error:
         fail(str(error), 1)

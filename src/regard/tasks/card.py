@@ -24,6 +24,8 @@ CARD_FOLDER = "path/to/this/folder"
 """Stands for the folder in commands."""
 COUNTED = ("pairs", "texts", "images", "characters")
 """What `[data]` of a record may count."""
+SYNTHETIC_COUNT = "synthetic_pairs"
+"""Counted apart from the pairs."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy"}
 INTERVAL_SUFFIX = "_interval"
 """A record has the confidence interval of a score under the name of the score and this."""
@@ -237,10 +239,11 @@ def _changed_scores(before: Mapping[str, Any], after: Sequence[tuple[str, str]])
 
 
 def score_name(name: str) -> str:
-    """The name of a score as papers write it."""
+    """The name of a score as papers write it; a score of another model follows the name of that."""
     if name.startswith(GENERAL):
         return f"{score_name(name.removeprefix(GENERAL))}, general data"
-    return SCORE_NAMES.get(name, name)
+    other, _, own = name.rpartition(" ")
+    return f"{other} {SCORE_NAMES.get(own, own)}".lstrip()
 
 
 def format_interval(interval: Any) -> str:
@@ -292,6 +295,8 @@ def _data(record: Mapping[str, Any]) -> Iterator[str]:
         return
     yield from ("", "## Training data", "")
     counted = next((plural(data[name], name[:-1]) for name in COUNTED if isinstance(data.get(name), int)), "")
+    if counted and isinstance(data.get(SYNTHETIC_COUNT), int):
+        counted += f" and {plural(data[SYNTHETIC_COUNT], 'synthetic pair')}, which a reverse model wrote"
     yield f"{counted[0].upper()}{counted[1:]}. The files, validation data included:" if counted else \
         "The files, validation data included:"
     yield from _table(("file", "sha256"), rows)

@@ -44,7 +44,7 @@ from regard.training.callbacks import Callback
 from regard.training.logging import Logger, StandardLogger
 from regard.training.resolution import DATA_FOLDER, TABLES, TASKS
 from regard.training.short_options import ShortOptions
-from regard.training.tasks.interface import TrainingRequest
+from regard.training.tasks.interface import SynthesisRequest, TrainingRequest
 
 TrainingData = str | os.PathLike[str] | Iterable[object]
 """A path, several paths, or rows in memory."""
@@ -55,6 +55,8 @@ GIVEN_FOLDER = "given"
 """The folder of data that was given in memory, beside that of the ids."""
 TEXT_TASKS = ("language", "masked")
 """The tasks whose data is texts without a second column."""
+LINES_TASK = "masked"
+"""The task whose texts are lines, as monolingual texts and sources for a teacher are."""
 PATH_SUFFIXES = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
 SHORT_NAMES = tuple(field.name for field in fields(ShortOptions))
 """Short names of settings, which the command line has too."""
@@ -102,7 +104,11 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
           directions: Mapping[str, TrainingData] | None = None, both_ways: bool = False,
           callbacks: Sequence[Callback] = (), recipe: str | None = None, resume: bool = False, device: str = "auto",
           source: str | None = None, target: str | None = None, format: str | None = None,
-          progress: bool | None = None, settings: Mapping[str, Any] | None = None, **options: Any) -> Task:
+          progress: bool | None = None, settings: Mapping[str, Any] | None = None,
+          monolingual: TrainingData | None = None, reverse: str | os.PathLike[str] | None = None,
+          teacher: str | os.PathLike[str] | None = None, synthetic_share: float | None = None,
+          temperature: float | None = None, top_k: int | None = None,
+          keep_synthetic: str | os.PathLike[str] | None = None, **options: Any) -> Task:
     """Train a model on your data, save it in the folder `output`, and return the best one, loaded.
 
     Everything that is not set follows from the data and the device, as for `regard train`. A ValueError says what is
@@ -139,6 +145,13 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
         format: the format of the files, if their suffixes do not tell it: "plain", "tsv", "jsonl", "po" or "tmx".
         progress: whether to show the progress on stderr; by default only on a terminal and in a notebook.
         settings: dotted keys of the config with their values: {"training.schedule.warmup_steps": 500}.
+        monolingual: text in the target language, for back-translation: the path of a plain file, or several, or texts.
+        reverse: the folder of the reverse model for `monolingual`; by default one is trained first.
+        teacher: the folder of a translator, for distillation: it translates the sources of `data`, which may then be a
+            plain file or texts instead of pairs, and the new model learns from it.
+        synthetic_share, temperature, top_k: the fraction of an epoch that is back-translated, and how synthetic sources
+            are sampled.
+        keep_synthetic: a new file for the synthetic pairs, TSV.
         options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time; for
             fine-tuning mix_share, blend, blend_share), and keys of the config by their last part, such as
             label_smoothing=0.1.
@@ -148,8 +161,12 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
     """
     checks.pick("task", task, TASKS)
     folder = Path(output)
-    rows = GivenFiles.of({"data": data, "validation": validation, "mix": mix, "general_validation": general_validation},
-                         directions, task, folder, source, target)
+    rows = GivenFiles.of({"data": data, "validation": validation, "mix": mix, "general_validation": general_validation,
+                          "monolingual": monolingual}, directions,
+                         {"data": _data_task(task, data, teacher), "monolingual": LINES_TASK}, task, folder, source,
+                         target)
+    synthesis = _synthesis(None if monolingual is None else rows.paths("monolingual"), reverse, teacher,
+                           synthetic_share, temperature, top_k, keep_synthetic)
     if format is not None and rows.writers:
         raise checks.wrong("format", "left out for data in memory", repr(format))
     short, changes = split_settings(task, recipe, settings or {}, options)
@@ -159,7 +176,7 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
         start=os.fspath(from_) if isinstance(from_, os.PathLike) else from_,
         recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
         target=target, format=format, resume=resume, device=device,
-        write_data=partial(_call_all, rows.writers) if rows.writers else None)
+        write_data=partial(_call_all, rows.writers) if rows.writers else None, synthesis=synthesis)
     try:
         result = training.train(request, _loggers(progress), callbacks)
     except DataError as error:
@@ -184,6 +201,23 @@ def _with_arguments(message: str, given: "Sequence[GivenData]") -> str:
 
 def _argument_and_row(argument: str, found: re.Match[str]) -> str:
     return f"`{argument}`" + "".join(f", row {int(line) - 1}" for line in found.groups() if line)
+
+
+def _data_task(task: str, data: TrainingData | None, teacher: str | os.PathLike[str] | None) -> str:
+    """The task that says what rows in memory are: for a teacher, a list of texts is sources without targets."""
+    if teacher is None or not isinstance(data, list | tuple) or not all(isinstance(row, str) for row in data):
+        return task
+    return LINES_TASK
+
+
+def _synthesis(monolingual: tuple[str, ...] | None, reverse: str | os.PathLike[str] | None,
+               teacher: str | os.PathLike[str] | None, share: float | None, temperature: float | None,
+               top_k: int | None, keep: str | os.PathLike[str] | None) -> SynthesisRequest | None:
+    """The request for synthetic pairs; None if nothing is asked for."""
+    paths = [None if path is None else os.fspath(path) for path in (reverse, teacher, keep)]
+    if monolingual is None and all(value is None for value in (*paths, share, temperature, top_k)):
+        return None
+    return SynthesisRequest(monolingual or (), paths[0], paths[1], share, temperature, top_k, paths[2])
 
 
 def _call_all(functions: Iterable[Callable[[], object]]) -> None:
@@ -253,12 +287,13 @@ class GivenFiles:
         return self.given[argument].paths if argument in self.given else ()
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any], directions: Mapping[str, Any] | None, task: str, output: Path,
-           source: str | None, target: str | None) -> "GivenFiles":
+    def of(cls, arguments: Mapping[str, Any], directions: Mapping[str, Any] | None, tasks: Mapping[str, str], task: str,
+           output: Path, source: str | None, target: str | None) -> "GivenFiles":
         """Find out which data is in files, and which in memory.
 
         Args:
             arguments: data by the names of the arguments; None for one that was not given.
+            tasks: the tasks that say what the rows of some arguments are; by default `task`.
         """
         validation = arguments["validation"]
         if directions is not None:
@@ -272,7 +307,7 @@ class GivenFiles:
             arguments = {name: value for name, value in arguments.items() if name != "validation"} | {
                 f"{argument}.{parse_pair(name, argument)}": value
                 for argument, several in by_direction.items() for name, value in several.items()}
-        given = {name: GivenData.of(name, value, task, output, source, target)
+        given = {name: GivenData.of(name, value, tasks.get(name, task), output, source, target)
                  for name, value in arguments.items() if value is not None}
         if directions is None:
             return cls(given)

@@ -30,6 +30,8 @@ FEW_PAIRS = 1_000_000
 """With fewer pairs a model overfits without regularization."""
 MIN_SPLIT_PAIRS = 20
 """With fewer pairs there is no validation split."""
+STUDENT_RECIPE = "transformer-student"
+"""Of a model that learns from a teacher: the encoder is deep, since it runs once a sentence, the decoder shallow."""
 LANGUAGE_RECIPE = "llama"
 """Its rotary positions have no largest one: completions and attention maps may be longer than the training windows."""
 LANGUAGE_SIZES = ((50_000_000, "small"), (2_000_000_000, "base"))
@@ -65,6 +67,9 @@ class Default(NamedTuple):
     key: str
     value: Any
     reason: str
+
+
+STUDENT_DEFAULT = Default("recipe", STUDENT_RECIPE, "a deep encoder and a decoder of one layer, to translate fast")
 
 
 @dataclass(frozen=True)
@@ -182,9 +187,15 @@ def translation_validation_fraction(pairs: int) -> float:
     return 0.0 if pairs < MIN_SPLIT_PAIRS else min(0.04, 2000 / pairs)
 
 
-def translation_tokenizer(pairs: int, requested: Mapping[str, Any]) -> Iterator[Default]:
-    """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set."""
+def translation_tokenizer(pairs: int, requested: Mapping[str, Any], *, distilled: bool = False) -> Iterator[Default]:
+    """Defaults of the tokenizer, given the settings of [tokenizer] that the user has set.
+
+    Args:
+        distilled: whether the targets are translations of a teacher. The model is small then, and its output layer
+            takes much of its time: the vocabulary is half as large.
+    """
     size = by_threshold(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
+    size = max(1000, size // 2) if distilled else size
     yield from _subwords(requested, size, checks.plural(pairs, "pair"))
     yield Default("data.joint_tokenizer", True, "names and numbers are the same in both languages")
 
@@ -196,14 +207,17 @@ def translation_recipe(pairs: int, device: DeviceProperties, requested: str | No
                    checks.plural(pairs, "pair"), device)
 
 
-def translation_model(pairs: int, table: Mapping[str, Any]) -> Iterator[Default]:
+def translation_model(pairs: int, table: Mapping[str, Any], *, distilled: bool = False) -> Iterator[Default]:
     """Dropout and the position of the norms, which depend on the data more than on the recipe.
 
     Args:
         table: [model], from the recipe or the user. Parts that it does not have get no dropout.
+        distilled: whether the targets are translations of a teacher.
     """
     dropout = by_threshold(pairs, ((100_000, 0.3), (1_000_000, 0.2)), 0.1)
     reason = f"the less data, the more dropout: {checks.plural(pairs, 'pair')}"
+    if distilled:
+        dropout, reason = 0.1, "translations of a teacher are regular, and a small model needs all its width for them"
     if table["kind"] == "seq2seq":
         yield Default("model.dropout", dropout, reason)
         return

@@ -31,25 +31,31 @@ from regard.storage.filesystem import FolderError
 from regard.tasks.task import WEIGHTS_FILE
 from regard.training.checkpoints import LOCK_FILE, CheckpointManager, FolderInUseError
 from regard.training.distributed import DistributedContext
-from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE
+from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, REVERSE_FOLDER, STAGES_FILE
 
 TENSORBOARD_FOLDER = "track"
 """In the output folder: the event files of TensorBoard."""
-OWN_NAMES = {folders.MANIFEST_FILE, CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TENSORBOARD_FOLDER}
+OWN_NAMES = {folders.MANIFEST_FILE, CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TENSORBOARD_FOLDER, REVERSE_FOLDER}
 """What a training writes into its folder before the first model is saved."""
 ATTEMPTS = 10
 """How often a folder is claimed again because a training that failed has just removed the folders above it."""
 
 
 class FolderClaim:
-    """A claimed folder, which is removed at the end unless it is kept."""
+    """A claimed folder, which is removed at the end unless it is kept.
 
-    def __init__(self) -> None:
-        self.kept = False
+    Args:
+        outer: the claim of the folder that this one is in, which is kept with it.
+    """
+
+    def __init__(self, outer: "FolderClaim | None" = None) -> None:
+        self.kept, self.outer = False, outer
 
     def keep(self) -> None:
         """The training starts, so the folder stays, whatever happens."""
         self.kept = True
+        if self.outer is not None:
+            self.outer.keep()
 
 
 class _FolderOrigin(NamedTuple):
@@ -60,9 +66,10 @@ class _FolderOrigin(NamedTuple):
 
 
 @contextmanager
-def claim_folder(output: Path, processes: DistributedContext, *, resume: bool) -> Iterator[FolderClaim]:
+def claim_folder(output: Path, processes: DistributedContext, *, resume: bool,
+                 outer: FolderClaim | None = None) -> Iterator[FolderClaim]:
     """Claim the output folder of a training, or lock the folder of the training that is resumed."""
-    claim = FolderClaim()
+    claim = FolderClaim(outer)
     if not processes.main:
         processes.barrier()
         yield claim
@@ -127,7 +134,8 @@ def _claiming(target: Path) -> Iterator[None]:
 def _check_folder(output: Path, resume: bool) -> None:
     """Refuse a folder that cannot be used for this training."""
     folders.prepare(output)
-    started = bool(CheckpointManager(output / CHECKPOINTS_FOLDER, keep=1).steps())
+    started = (bool(CheckpointManager(output / CHECKPOINTS_FOLDER, keep=1).steps())
+               or (output / STAGES_FILE).exists())
     unfinished = resume and (output / DATA_FOLDER).exists()  # killed after its first model, before a checkpoint
     if not started and not unfinished and (output / WEIGHTS_FILE).exists():
         raise FolderError(f"{output}: There is a model in this folder, and no training to resume. Choose another "

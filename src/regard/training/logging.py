@@ -172,7 +172,20 @@ class TrainingEnded:
     """The 95 % confidence intervals of the best scores, (low, high), of those that have one."""
 
 
-TrainingEvent = TrainingStarted | TimeEstimated | TrainingProgress | Validated | CheckpointSaved | Note | TrainingEnded
+@dataclass(frozen=True)
+class SynthesisProgress:
+    """A model writes synthetic sentence pairs, before the training."""
+
+    step: int
+    """The sentences that are written, those of interrupted runs included."""
+    steps: int
+    """The sentences in all."""
+    per_second: float
+    seconds_left: float | None = None
+
+
+TrainingEvent = (TrainingStarted | TimeEstimated | TrainingProgress | Validated | CheckpointSaved | Note | TrainingEnded
+                 | SynthesisProgress)
 EVENT_NAMES = {TrainingProgress: "progress", Validated: "judged", TrainingEnded: "ended"}
 """The events in metrics.jsonl."""
 UNWRITTEN_FIELDS = {"examples", "seconds_left"}
@@ -343,6 +356,8 @@ class StandardLogger:
                 LOG.debug("checkpoint of step %d saved in %.2f s", event.step, event.seconds)
             case Note():
                 LOG.info("%s", event.text)
+            case SynthesisProgress():
+                LOG.info("sentence %d/%d: %.1f sentences/s", event.step, event.steps, event.per_second)
             case TrainingEnded():
                 LOG.info("ended after step %d: %s; best model: step %d", event.step, event.reason, event.best_step)
 

@@ -14,7 +14,14 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-from regard.training.logging import CheckpointSaved, TrainingEnded, TrainingEvent, TrainingProgress, Validated
+from regard.training.logging import (
+    CheckpointSaved,
+    SynthesisProgress,
+    TrainingEnded,
+    TrainingEvent,
+    TrainingProgress,
+    Validated,
+)
 from regard.training.status import TrainingStatus, describe
 
 REDRAW_SECONDS = 0.5
@@ -70,7 +77,7 @@ class NotebookProgress:
         self._status.update(event)
         if isinstance(event, CheckpointSaved):
             return
-        if isinstance(event, TrainingProgress):
+        if isinstance(event, TrainingProgress | SynthesisProgress):
             if self._clock() - self._last < REDRAW_SECONDS:
                 return
         elif isinstance(event, Validated):

@@ -33,6 +33,7 @@ from regard.training.logging import (
     CheckpointSaved,
     Logger,
     Note,
+    SynthesisProgress,
     TimeEstimated,
     TrainingEnded,
     TrainingEvent,
@@ -108,7 +109,7 @@ class ProgressLines:
 
     def __call__(self, event: TrainingEvent, /) -> None:
         self._status.update(event)
-        if isinstance(event, TrainingProgress):
+        if isinstance(event, TrainingProgress | SynthesisProgress):
             if self._clock() - self._last < LINE_SECONDS:
                 return
             self._last = self._clock()
@@ -139,9 +140,12 @@ class ProgressBar:
     def __call__(self, event: TrainingEvent, /) -> None:
         self._status.update(event)
         match event:
-            case TrainingProgress():
+            case SynthesisProgress(step, steps) if step == steps:
+                self.close()
+            case TrainingProgress() | SynthesisProgress():
                 if self._clock() - self._last >= REDRAW_SECONDS:
                     self._last = self._clock()
+                    self._live.start()  # it may run already
                     self._live.refresh()
             case TrainingEnded():
                 self.close()
@@ -317,10 +321,13 @@ def draw_result(result: "TrainingResult", terminal: Terminal, resume_command: Se
 def draw_stopped(folder: Path, terminal: Terminal, resume_command: Sequence[str]) -> None:
     """Print the last checkpoint of a training that was stopped at once, and the command to resume."""
     from regard.training.checkpoints import list_steps
-    from regard.training.resolution import CHECKPOINTS_FOLDER
+    from regard.training.resolution import CHECKPOINTS_FOLDER, STAGES_FILE
 
     steps = list_steps(folder / CHECKPOINTS_FOLDER)
-    if steps:
+    if not steps and (folder / STAGES_FILE).exists():
+        terminal.text("Stopped at once. To resume:")
+        draw_commands([shlex.join(resume_command)], terminal)
+    elif steps:
         terminal.text(f"Stopped at once. The last checkpoint is of step {max(steps):,}. To resume:")
         draw_commands([shlex.join(resume_command)], terminal)
     else:

@@ -46,6 +46,8 @@ from regard.training.tasks.translation import TranslationSetup
 
 CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE = "checkpoints", "data", "metrics.jsonl"
 """In the output folder of a training."""
+STAGES_FILE, REVERSE_FOLDER = f"{DATA_FOLDER}/stages.json", "reverse"
+"""There too, for a training with synthetic pairs: how far it has come, and the reverse model."""
 TASKS: dict[str, type[TaskSetup]] = {"seq2seq": TranslationSetup, "language": LanguageSetup, "masked": MaskedSetup,
                                      "classify": ClassificationSetup}
 TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": TokenizerConfig | None, "model": ModelConfig,
@@ -489,7 +491,7 @@ def stored_config(stored: Identity, request: TrainingRequest, requested: TomlDoc
     """The stored config. A resumed training may leave out settings, but not change them."""
     document = config.with_current_keys(toml.document_of(stored["config"], f"the config in {request.output}"), TABLES)
     before = {"task": stored["task"], **stored["reading"], **document.tables}
-    now = {"task": request.task, **_read_options(request), **requested.tables}
+    now = {"task": request.task, **dict.fromkeys(stored["reading"]), **_read_options(request), **requested.tables}
     for one in _expand_dependent(request, document.tables, {}):  # the same options give the same values again
         if not one.reason:
             now = dict(toml.override(toml.document_of(now), {one.key: one.value}).tables)
@@ -533,7 +535,25 @@ def _read_options(request: TrainingRequest) -> dict[str, Any]:
     return {**{key: [os.path.basename(path) for path in paths] for key, paths in files.items()},
             **{f"--{name}": getattr(request, name) for name in READ_OPTIONS},
             **({"--direction": directions, "--validation": validation} if directions else {}),
-            **({"--both-ways": True} if request.both_ways else {})}
+            **({"--both-ways": True} if request.both_ways else {}), **_synthesis_options(request)}
+
+
+def _synthesis_options(request: TrainingRequest) -> dict[str, Any]:
+    """The arguments that synthetic pairs depend on; none for a training without them."""
+    given = request.synthesis
+    if given is None:
+        return {"reversed": True} if request.reversed else {}
+    models = {key: None if path is None else os.path.basename(os.path.normpath(path))
+              for key, path in (("--reverse", given.reverse), ("--teacher", given.teacher))}
+    return {"--monolingual": [os.path.basename(path) for path in given.monolingual], **models,
+            "--synthetic-share": given.share, "--temperature": given.temperature, "--top-k": given.top_k,
+            "--time": total_time(request)}
+
+
+def total_time(request: TrainingRequest) -> float | None:
+    """The time limit of the user in seconds, for all stages of a training together; None without one."""
+    options = short_options.read_short_options(request.options, _spelling(request))
+    return options.get("time", request.changes.get("training.max_time"))
 
 
 def _format_value(value: Any) -> str:

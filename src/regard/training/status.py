@@ -21,6 +21,7 @@ from regard.training.logging import (
     PATIENCE_ENDED,
     TIME_IS_UP,
     Note,
+    SynthesisProgress,
     TimeEstimated,
     TrainingEnded,
     TrainingEvent,
@@ -53,7 +54,7 @@ class TrainingStatus:
     best: Mapping[str, float] = field(default_factory=dict)
     step: int = 0
     steps: int = 0
-    latest: TrainingProgress | None = None
+    latest: TrainingProgress | SynthesisProgress | None = None
     left: float | None = None
     """Estimated seconds to the end."""
 
@@ -66,10 +67,12 @@ class TrainingStatus:
                 self.latest = self.left = None
             case TimeEstimated():
                 self.steps, self.left = self.step + event.steps, event.seconds
-            case TrainingProgress():
+            case TrainingProgress() | SynthesisProgress():
                 self.latest, self.step, self.steps, self.left = event, event.step, event.steps, event.seconds_left
             case Validated():
                 self.best = event.best
+        if isinstance(event, SynthesisProgress):
+            self.best = {}
 
     @property
     def fraction(self) -> float:
@@ -84,7 +87,9 @@ class TrainingStatus:
     def line(self, width: int, before: str = "") -> str:
         """The status in one line; the least important parts are left out if the width is too small."""
         parts = [(0, f"{before}{self.step:,}/{self.steps:,}")]
-        if self.latest is not None:
+        if isinstance(self.latest, SynthesisProgress):
+            parts = [(0, f"{self.step:,}/{self.steps:,} sentences"), (4, f"{self.latest.per_second:,.1f}/s")]
+        elif self.latest is not None:
             parts.append((1, f"loss {format_number(self.latest.loss)}"))
             parts.append((4, f"{self.latest.tokens_per_second:,.0f} tokens/s"))
         if self.left is not None:

@@ -34,7 +34,8 @@ from regard.storage import weights
 from regard.tasks.info import read_info
 from regard.tasks.load import load
 from regard.toml import TomlDocument
-from regard.training import resolution
+from regard.training import distillation, resolution, synthesis
+from regard.training.back_translation import back_translate
 from regard.training.blending import choose_share, interpolate
 from regard.training.callbacks import Callback, CallbackLogger
 from regard.training.checkpoints import CheckpointManager, LoadedCheckpoint
@@ -43,13 +44,23 @@ from regard.training.config import TrainingConfig
 from regard.training.distributed import DistributedContext
 from regard.training.engine import TrainingEngine
 from regard.training.folder_claim import FolderClaim, claim_folder
-from regard.training.logging import EventHandler, Logger, LoggerCollection, MetricsLogger, Note, TrainingStarted
+from regard.training.logging import (
+    EventHandler,
+    Logger,
+    LoggerCollection,
+    MetricsLogger,
+    Note,
+    TensorBoardLogger,
+    TrainingStarted,
+)
 from regard.training.loop import TrainingLoop, TrainingState, report_end, stop_reason, stored_training_state
 from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TASKS, PreparedTraining, prepare
 from regard.training.starting_point import load_start
 from regard.training.status import format_score
+from regard.training.synthesis import StageContext, Staged, StagesRecord
 from regard.training.tasks.directions import with_file_directions
 from regard.training.tasks.interface import TaskSetup, TrainingRequest
+from regard.training.tasks.translation import TranslationTask
 from regard.training.threads import thread_count
 
 __all__ = ["TrainingRequest", "TrainingResult", "train"]
@@ -90,6 +101,7 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
     kind = checks.pick("task", request.task, TASKS)
     setup = kind(None if request.start is None else load_start(request.start, request.task))
     document = resolution.requested_config(request, setup)
+    synthesis.check_synthesis(request)
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
         with (claim_folder(request.output, processes, resume=request.resume) as claim, _flush_denormals(),
@@ -147,13 +159,13 @@ def _load_newest(checkpoints: CheckpointManager, processes: DistributedContext) 
 def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, processes: DistributedContext,
            device: torch.device, report: LoggerCollection, stored: LoadedCheckpoint | None,
            claim: FolderClaim, callbacks: CallbackLogger) -> TrainingResult:
-    state, identity = TrainingState(), None
+    state, identity, user_settings = TrainingState(), None, requested
     if stored is not None:
         for note in stored.notes:
             report(Note(note, warning=True))
         state, identity = stored_training_state(stored.snapshot), stored.snapshot.values["identity"]
         resolution.check_same_start(identity, setup.start, request)
-        requested = resolution.stored_config(identity, request, requested)
+        requested = resolution.stored_config(identity, request, synthesis.without_total_time(request, requested))
         settings = config.read_config(TrainingConfig, requested, ("training",))
         if (reason := stop_reason(state, settings)) is not None and not _awaits_blending(request, settings, state):
             ended = _finish_ended(request, stored, settings, reason, processes, report)
@@ -162,9 +174,18 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
         if processes.main:
             request.write_data()
         processes.barrier()
+    context, teacher, staged = None, dict[str, float](), Staged(request, requested)
+    if request.synthesis is not None:
+        context = _stage_context(request, user_settings, processes, device, report, claim)
+        found = _run_stages(context, setup)
+        if isinstance(found, TrainingResult):  # interrupted
+            return found
+        staged = found if identity is None else found._replace(document=requested)
     properties = resolution.device_properties(device, processes.count)
-    prepared = prepare(request, setup, requested, properties, report, identity)
+    prepared = prepare(staged.request, setup, staged.document, properties, report, identity)
     resolution.check_batch_memory(prepared, properties)
+    if context is not None and isinstance(prepared.task, TranslationTask):
+        teacher = distillation.add_teacher_scores(context, prepared.task)
     if setup.start is not None and prepared.settings.blend and not setup.start.keeps_head(_labels(prepared)):
         raise ValueError(f"blend: The model gets a new output layer, so it cannot be blended with {setup.start.name}. "
                          "Leave it out.")
@@ -188,6 +209,8 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
         state = loop.validate_start(state)
     state = loop.run(state)
     finished = stop_reason(state, prepared.settings) is not None
+    if teacher and state.best_scores:
+        report(Note(distillation.compare_scores(state.best_scores, teacher)))
     processes.barrier()
     if (finished or callbacks.stopped) and _awaits_blending(request, prepared.settings, state):
         _blend(request, setup, prepared, state, processes, device, report)
@@ -196,6 +219,33 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
     return TrainingResult(state, request.output, finished, processes.main, prepared.task.name,
                           prepared.task.sample_input(), processes.any(callbacks.stopped), str(device),
                           prepared.task.sample_options())
+
+
+def _stage_context(request: TrainingRequest, settings: TomlDocument, processes: DistributedContext,
+                   device: torch.device, report: LoggerCollection, claim: FolderClaim) -> StageContext:
+    """The stages before a training with synthetic pairs."""
+    record = StagesRecord(request.output, processes)
+    return StageContext(request, record.settings(request, settings), processes, device, report, claim, record)
+
+
+def _run_stages(context: StageContext, setup: TaskSetup) -> "Staged | TrainingResult":
+    """Write the synthetic pairs; the result of a stage if it was interrupted."""
+    assert isinstance(context.report, LoggerCollection), "made in this module"
+    if context.options.teacher is not None:
+        return distillation.distill(context)
+    shown = LoggerCollection(logger for logger in context.report.loggers
+                             if not isinstance(logger, CallbackLogger | TensorBoardLogger))  # these follow the model
+
+    def train_stage(request: TrainingRequest, document: TomlDocument) -> TrainingResult:
+        processes, device = context.processes, context.device
+        with claim_folder(request.output, processes, resume=request.resume, outer=context.claim) as claim:
+            stored = None
+            if request.resume:
+                stored = _load_newest(CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=1), processes)
+            with _threads(request, processes, device, shown, stored):
+                return _train(request, setup, document, processes, device, shown, stored, claim, CallbackLogger())
+
+    return back_translate(context, train_stage)
 
 
 def _finish_ended(request: TrainingRequest, stored: LoadedCheckpoint, settings: TrainingConfig, reason: str,
@@ -279,8 +329,9 @@ def _build_loop(request: TrainingRequest, setup: TaskSetup, prepared: PreparedTr
         gathered = _gather_model(prepared, engine)  # a collective of all processes
         if processes.main:
             best = task if gathered is None else prepared.task.wrap(gathered)
+            others = {name: table for name, table in best.record.get("scores", {}).items() if isinstance(table, dict)}
             best.record = {**best.record, "scores": {"step": state.best_step, **(state.best_scores or {}),
-                                                     **(state.best_details or {})}}
+                                                     **(state.best_details or {}), **others}}
             before = state.start_scores or (state.best_scores if not state.best_step else None)
             if before:
                 best.record["start"] = {**best.record["start"], "scores": before}

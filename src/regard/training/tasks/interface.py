@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from regard import checks
 from regard.data.batches.plan import ExampleNumbers
 from regard.data.directions import DirectionData
+from regard.data.languages import LanguagePair
 from regard.models.build import ModelConfig
 from regard.tasks.task import Task
 from regard.toml import TomlDocument
@@ -46,6 +47,40 @@ ProgressHook = Callable[[Iterable[Any]], Iterable[Any]]
 PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None,
                                "data.directions": None, "data.sampling_temperature": None, "data.mix_share": None}
 """Keys that only sentence pairs use, with their fixed defaults."""
+
+
+@dataclass(frozen=True)
+class SynthesisRequest:
+    """Synthetic sentence pairs that another model writes before the training: back-translation, or distillation."""
+
+    monolingual: tuple[str, ...] = ()
+    """Files of target text, one sentence a line; a reverse model writes the sources."""
+    reverse: str | None = None
+    """The folder of the reverse model; without it, one is trained."""
+    teacher: str | None = None
+    """The folder of the teacher, which translates the sources of the data."""
+    share: float | None = None
+    """The fraction of an epoch that is synthetic, between 0 and 1; None for the default."""
+    temperature: float | None = None
+    """The temperature at which synthetic sources are sampled; None for the default."""
+    top_k: int | None = None
+    """Synthetic sources are sampled from this many tokens at each step; None for all."""
+    keep: str | None = None
+    """A new file for the synthetic pairs."""
+
+
+@dataclass(frozen=True)
+class SyntheticPairs:
+    """Synthetic pairs that were written for a training."""
+
+    path: str
+    """A JSONL file in the output folder."""
+    files: tuple[str, ...]
+    """The files of the user that the training depends on, besides this one."""
+    share: float | None = None
+    """The fraction of an epoch that is synthetic, if there are other pairs; None for the default."""
+    languages: LanguagePair | None = None
+    """The languages of the pairs, if they are known; the file does not tell them."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +115,25 @@ class TrainingRequest:
     """The files of each direction, for a model for several languages; then `data` is empty."""
     both_ways: bool = False
     """Whether every direction is also trained the other way round."""
-
-    @property
-    def validation_files(self) -> tuple[str, ...]:
-        """The validation files of all directions, or of the only one."""
-        return (*self.validation, *(path for one in self.directions for path in one.validation))
     start: "str | Task | None" = None
     """The model that is fine-tuned: its folder, or the task itself; None to start with new weights."""
     mix: tuple[str, ...] = ()
     """Files of general data that is kept in the batches while a model is fine-tuned."""
     general_validation: tuple[str, ...] = ()
     """Files of general validation data, whose score is reported beside that of the new data."""
+    synthesis: SynthesisRequest | None = None
+    """The synthetic pairs to write before the training."""
+    back_translated: SyntheticPairs | None = None
+    """Pairs with synthetic sources, to be mixed with those of `data`."""
+    distilled: SyntheticPairs | None = None
+    """Pairs with the translations of a teacher; `data` is their file."""
+    reversed: bool = False
+    """Whether the model is trained from target to source."""
+
+    @property
+    def validation_files(self) -> tuple[str, ...]:
+        """The validation files of all directions, or of the only one."""
+        return (*self.validation, *(path for one in self.directions for path in one.validation))
 
 
 class TrainingBatch(Protocol):

@@ -51,8 +51,14 @@ from regard.training.tasks.common import (
     open_inputs,
     read_summary,
 )
-from regard.training.tasks.interface import ProgressHook
+from regard.training.tasks.interface import ProgressHook, SyntheticPairs
 
+BACK_TRANSLATED = "<bt>"
+"""The control token before synthetic sources (Caswell et al. 2019); sources of users never have it."""
+SYNTHETIC, SYNTHETIC_PAIRS = "synthetic", "synthetic_pairs"
+"""The name of the part with synthetic pairs, and of their number."""
+MAX_SYNTHETIC_SHARE = 0.75
+"""The default fraction of synthetic pairs in an epoch is that of the data, but at most this."""
 MIN_HASHED_SPLIT = 500
 """Validation pairs from which on a hash threshold alone makes a split of about the right size."""
 DEFAULT_TEMPERATURE = 5.0
@@ -118,6 +124,8 @@ class TranslationSurvey:
     """Hashes of validation sources, which are left out of general data."""
     notes: tuple[str, ...] = ()
     """What the user should know about how the data fits the model that is fine-tuned."""
+    distilled: bool = False
+    """Whether the targets are translations of a teacher."""
 
     @property
     def report(self) -> DoctorReport:
@@ -131,9 +139,15 @@ class TranslationSurvey:
 
     @property
     def languages(self) -> LanguagePair | None:
-        """The languages that the files tell; None if they tell none, or different ones."""
-        found = {*self.parts[0].pairs.log.languages.values()}
+        """The languages that the files tell, as the model is trained; None if they tell none, or different ones."""
+        found = {*self._told_languages().values()}
         return found.pop() if len(found) == 1 else None
+
+    def _told_languages(self) -> dict[str, LanguagePair]:
+        """The languages of the files of the first part by file name, as the model is trained."""
+        part = self.parts[0]
+        return {name: LanguagePair(pair.target, pair.source) if part.reverse else pair
+                for name, pair in part.pairs.log.languages.items()}
 
     @property
     def kept(self) -> int:
@@ -142,9 +156,15 @@ class TranslationSurvey:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of pairs, with those that are held out; general data that is mixed in is counted apart."""
-        mixed = sum(part.report.kept for part in self.parts if part.name == MIXED)
-        return {"pairs": self.kept - mixed, **({"mixed_pairs": mixed} if mixed else {})}
+        """The number of pairs, with those that are held out; general and synthetic pairs are counted apart."""
+        apart = {key: sum(part.report.kept for part in self.parts if part.name == name)
+                 for key, name in (("mixed_pairs", MIXED), (SYNTHETIC_PAIRS, SYNTHETIC))}
+        return {"pairs": self.kept - sum(apart.values()), **{key: count for key, count in apart.items() if count}}
+
+    @property
+    def splittable(self) -> int:
+        """The number of pairs in the parts that the model is validated on."""
+        return sum(part.report.kept for part in self.parts if part.validated)
 
     @property
     def warnings(self) -> list[str]:
@@ -175,7 +195,7 @@ class TranslationSurvey:
 
     def _language_notes(self) -> Iterator[str]:
         """Contradictions between the languages of files, or with those that the user has set."""
-        told, chosen = self.parts[0].pairs.log.languages, (self.config.source_lang, self.config.target_lang)
+        told, chosen = self._told_languages(), (self.config.source_lang, self.config.target_lang)
         for name, pair in told.items():
             if any(code is not None and code != own for code, own in zip(chosen, pair, strict=True)):
                 using = LanguagePair(chosen[0] or pair.source, chosen[1] or pair.target)
@@ -230,13 +250,25 @@ def _hash_source(pair: SentencePair) -> int:
 
 
 def survey_pairs(data: Sequence[str], validation: Sequence[str], config: DataConfig, *, source: str | None = None,
-                 target: str | None = None, format: str | None = None, progress: ProgressHook = iter
-                 ) -> TranslationSurvey:
-    """Read all pairs once."""
+                 target: str | None = None, format: str | None = None, progress: ProgressHook = iter,
+                 reverse: bool = False) -> TranslationSurvey:
+    """Read all pairs once.
+
+    Args:
+        reverse: whether the pairs are trained from target to source.
+    """
     open_inputs((*data, *validation))
     part = survey_part(data, validation, config, source=source, target=target, format=format, progress=progress)
     options = {"source": source, "target": target, "format": format}
-    return TranslationSurvey((part,), config, file_digests((*data, *validation)), options)
+    return TranslationSurvey((replace(part, reverse=reverse),), config, file_digests((*data, *validation)), options)
+
+
+def with_back_translations(survey: TranslationSurvey, synthetic: SyntheticPairs) -> TranslationSurvey:
+    """The survey with synthetic pairs as a further part, which is tagged and not validated."""
+    part = survey_part([synthetic.path], (), survey.config, format="jsonl")
+    part = replace(part, name=SYNTHETIC, controls=(BACK_TRANSLATED,), validated=False)
+    return replace(survey, parts=(*survey.parts, part), files=file_digests((*synthetic.files, synthetic.path)),
+                   rates=partial(synthetic_rates, share=synthetic.share))
 
 
 def survey_directions(directions: Sequence[DirectionData], config: DataConfig, *, source: str | None = None,
@@ -375,7 +407,8 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig | None, pla
     notes = list[str]()
     if tokenizer is None:
         assert config is not None, "without a tokenizer one is trained"
-        sides = (lambda: (pair.source for pair in survey.training_pairs()),
+        sides = (lambda: (pair.source for part in survey.parts if part.name != SYNTHETIC  # these have no new words
+                          for pair in survey.part_pairs(part)),
                  lambda: (pair.target for pair in survey.training_pairs()))
         controls = [*dict.fromkeys(name for part in survey.parts for name in part.controls)]
         trained = load_or_train_pair_tokenizer(place, sides, config, joint=survey.config.joint_tokenizer, data=data,
@@ -389,7 +422,7 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig | None, pla
         texts = stores.open_or_make_pairs(place / "texts", key, lambda: _encode_bytes(survey),
                                           vocabularies=(256, 256)).store
     rates = _part_rates(survey)
-    notes += _direction_notes(survey, rates)
+    notes += [*_direction_notes(survey, rates), *_synthetic_notes(survey, rates)]
     return PreparedTranslation(survey, tokenizer, opened.store, texts, (*notes, *opened.notes), rates)
 
 
@@ -409,6 +442,16 @@ def _direction_notes(survey: TranslationSurvey, rates: PartRates | None) -> list
                        for part, one, count in zip(survey.parts, drawn, rates.counts, strict=True))
     return [f"Shares of the directions in the batches (data.sampling_temperature = "
             f"{survey.config.sampling_temperature:g}): {shares}."]
+
+
+def _synthetic_notes(survey: TranslationSurvey, rates: PartRates | None) -> Iterator[str]:
+    """How often real and synthetic pairs are drawn."""
+    if rates is None or [part.name for part in survey.parts][1:] != [SYNTHETIC]:
+        return
+    drawn = [count * rate for count, rate in zip(rates.counts, rates.rates, strict=True)]
+    yield (f"Synthetic pairs are {drawn[1] / sum(drawn):.0%} of an epoch: each of the {rates.counts[0]:,} real pairs "
+           f"is drawn {rates.rates[0]:.2g} times, each of the {rates.counts[1]:,} synthetic pairs {rates.rates[1]:.2g} "
+           "times.")
 
 
 def _encode_pairs(survey: TranslationSurvey, tokenizer: PairTokenizer) -> Iterator[tuple[list[int], list[int]]]:
@@ -461,6 +504,18 @@ class ControlledReader:
         starts = np.repeat(np.cumsum(source.lengths) - source.lengths, added)
         ids = np.insert(source.ids, starts, np.array([one for ids in before for one in ids], np.int64))
         return Ragged(ids, source.lengths + added), *others
+
+
+def synthetic_share(counts: Sequence[int]) -> float:
+    """The default fraction of synthetic pairs in an epoch, given the numbers of real and of synthetic pairs."""
+    real, synthetic = counts
+    return min(MAX_SYNTHETIC_SHARE, synthetic / max(1, real + synthetic))
+
+
+def synthetic_rates(counts: Sequence[int], share: float | None = None) -> list[float]:
+    """Rates of real and synthetic pairs: as many in all as there are, a fraction `share` of them synthetic."""
+    share = synthetic_share(counts) if share is None else share
+    return [sum(counts) * part / max(1, count) for part, count in zip((1 - share, share), counts, strict=True)]
 
 
 def mixed_rates(counts: Sequence[int], share: float) -> list[float]:

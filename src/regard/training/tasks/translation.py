@@ -45,7 +45,7 @@ from regard.training.defaults import MAX_GENERAL_EXAMPLES, Default, DeviceProper
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss, rdrop_loss, token_loss
 from regard.training.starting_point import StartModel
-from regard.training.tasks.common import FeatureObjective, in_blocks
+from regard.training.tasks.common import FeatureObjective, file_digests, in_blocks
 from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
     TrainingRequest,
@@ -66,6 +66,7 @@ from regard.training.tasks.sentence_pairs import (
     survey_directions,
     survey_pairs,
     translation_feed,
+    with_back_translations,
 )
 from regard.training.tasks.start_checks import (
     check_characters,
@@ -296,14 +297,23 @@ class TranslationSetup:
                                        format=request.format, progress=request.progress)
         else:
             survey = survey_pairs(request.data, request.validation, config, source=request.source,
-                                  target=request.target, format=request.format, progress=request.progress)
-        return survey if self.start is None else fit_survey(self.start, survey, request)
+                                  target=request.target, format=request.format, progress=request.progress,
+                                  reverse=request.reversed)
+        if self.start is not None:
+            return fit_survey(self.start, survey, request)
+        if request.back_translated is not None:
+            return with_back_translations(survey, request.back_translated)
+        if request.distilled is not None:
+            if request.distilled.languages is not None:
+                survey.parts[0].pairs.log.languages[request.data[0]] = request.distilled.languages
+            return replace(survey, distilled=True, files=file_digests((*request.distilled.files, *request.data)))
+        return survey
 
     def data_defaults(self, survey: TranslationSurvey, requested: Mapping[str, Any]) -> list[Default]:
-        count, given = survey.counts["pairs"], survey.validation_given
+        given, splittable = survey.validation_given, survey.splittable
         fraction = 0.0 if given else (defaults.translation_validation_fraction if self.start is None else
-                                      defaults.finetuning_validation_fraction)(count)
-        split = validation_fraction_default(given, fraction, *held_out_reasons(fraction, count, "pair"))
+                                      defaults.finetuning_validation_fraction)(splittable)
+        split = validation_fraction_default(given, fraction, *held_out_reasons(fraction, splittable, "pair"))
         languages = [] if survey.languages is None else [
             Default(f"data.{side}_lang", code, "from the names or contents of the data files")
             for side, code in survey.languages._asdict().items()]
@@ -320,8 +330,8 @@ class TranslationSetup:
                 directions = [Default("data.directions", [*map(str, self.start.task.directions)],
                                       "directions of the start model")]
             return [split, *languages, *directions, *known, joint, *mixed, *self.start.data_defaults()]
-        return [split, *languages, *directions,
-                *defaults.translation_tokenizer(count, requested.get("tokenizer", {}))]
+        return [split, *languages, *directions, *defaults.translation_tokenizer(
+            survey.kept, requested.get("tokenizer", {}), distilled=survey.distilled)]
 
     def prepare(self, survey: TranslationSurvey, document: TomlDocument, place: Path) -> PreparedTranslation:
         data = configs.read_config(DataConfig, document, ("data",))
@@ -339,6 +349,8 @@ class TranslationSetup:
         return prepare_pairs(survey, tokenizer, place, sampled=sampled)
 
     def recipe_default(self, prepared: PreparedTranslation, device: DeviceProperties, requested: str | None) -> Default:
+        if prepared.survey.distilled and requested is None:
+            return defaults.STUDENT_DEFAULT
         return defaults.translation_recipe(len(prepared.store), device, requested)
 
     def training_defaults(self, prepared: PreparedTranslation, tables: Mapping[str, Any],
@@ -353,7 +365,7 @@ class TranslationSetup:
                 Default("model.target_vocab_size", prepared.tokenizer.target.size, reason),
                 *([] if prepared.tokenizer.joint or kind != "encoder-decoder" else
                   [Default("model.share_embeddings", False, "each side has its own tokenizer")]),
-                *defaults.translation_model(pairs, tables["model"]),
+                *defaults.translation_model(pairs, tables["model"], distilled=prepared.survey.distilled),
                 *defaults.translation_training(pairs, tokens, mixers, device, tables.get("training", {}))]
 
     def _finetuning_defaults(self, start: StartModel, prepared: PreparedTranslation, tables: Mapping[str, Any],

@@ -1,0 +1,210 @@
+"""Distillation: a small, fast student learns from the translations of a teacher (Kim and Rush 2016).
+
+    1. the teacher translates every source by beam search
+    2. the student is trained on these translations, which are easier to learn than those of people
+
+The sources are lines of a plain file, or those of sentence pairs. Of sentence pairs some are held out, and validation
+compares with their own targets, not with the teacher; it does the same on validation data of the user. The scores of
+the teacher on the same data are reported beside those of the student, both by greedy search, and stored in the model
+card. With plain sources and no validation data, validation compares with translations of the teacher.
+
+The student has a tokenizer of its own, trained on its data: a small vocabulary makes the output layer of a small model
+fast, and a teacher of any kind will do. With a time limit, translating ends when WRITING_FRACTION of it has passed.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.checks import plural
+from regard.data.languages import LanguagePair
+from regard.data.sources import formats
+from regard.data.sources.text import DataError, printable
+from regard.storage import filesystem
+from regard.tasks.documents import files_digest, model_fingerprint
+from regard.tasks.evaluation import corpus_scores
+from regard.tasks.search import Beam
+from regard.tasks.translator import Translator
+from regard.training import synthesis
+from regard.training.logging import Note
+from regard.training.resolution import total_time
+from regard.training.short_options import OptionSpelling
+from regard.training.status import format_score
+from regard.training.synthesis import StageContext, Staged, TextSelection
+from regard.training.tasks.common import hash_bytes
+from regard.training.tasks.interface import SyntheticPairs
+from regard.training.tasks.sentence_pairs import TranslationSurvey
+from regard.training.tasks.translation import TranslationTask
+
+DISTILLED_FILE, HELD_OUT_FILE = "distilled.jsonl", "held-out.jsonl"
+TEACHER_BEAMS = 5
+WRITING_FRACTION = 0.4
+"""Of the time limit: what has passed when the teacher ends."""
+
+
+class DistinctSources:
+    """The sources of the training pairs of a survey, each once, in their order."""
+
+    def __init__(self, survey: TranslationSurvey) -> None:
+        self.survey = survey
+
+    def __iter__(self) -> Iterator[str]:
+        seen = set[int]()
+        for pair in self.survey.training_pairs():
+            text = pair.source.strip()
+            key = hash_bytes(text.encode())
+            if key not in seen:
+                seen.add(key)
+                yield text
+
+
+class DistillationData(NamedTuple):
+    """The sources for the teacher, and the validation data of the student."""
+
+    sources: Iterable[str]
+    validation: tuple[str, ...]
+    survey: TranslationSurvey | None
+    """The sentence pairs; None for plain sources."""
+
+
+def distill(context: StageContext) -> Staged:
+    """Let the teacher translate, and return the training of the student."""
+    request, folder = context.request, teacher_folder(context)
+    path, data = context.place / DISTILLED_FILE, _read_data(context)
+    languages = synthesis.known_languages(context.document, data.survey)
+    if not context.processes.broadcast(synthesis.is_written(path)):
+        context.begin(1, 2, f"the teacher translates by beam search, {TEACHER_BEAMS} beams")
+        teacher = _load_teacher(context, data, languages)
+        if context.processes.main:
+            _write(context, path, teacher, folder, data)
+        context.processes.barrier()
+    synthesis.keep_once(context, path)
+    context.begin(2, 2, "training the student")
+    told = languages or _stored_languages(context)
+    distilled = SyntheticPairs(str(path), (*request.data, *request.validation), languages=told)
+    student = replace(request, data=(str(path),), validation=data.validation, source=None, target=None, format=None,
+                      distilled=distilled)
+    return Staged(student, synthesis.with_max_time(context.document, _time_left(context)))
+
+
+def teacher_folder(context: StageContext) -> str:
+    """The folder of the teacher."""
+    assert context.options.teacher is not None, "else there is nothing to distill"
+    return context.options.teacher
+
+
+def _load_teacher(context: StageContext, data: DistillationData, languages: LanguagePair | None) -> Translator:
+    """The teacher, if it translates from source to target; its languages are stored."""
+    folder, option = teacher_folder(context), OptionSpelling(context.request.option_prefix).name("teacher")
+    teacher = synthesis.load_writer(folder, option, context.device)
+    if data.survey is not None:
+        synthesis.check_direction(folder, option, teacher, data.survey.training_pairs(), languages)
+    if teacher.source_lang and teacher.target_lang:
+        context.record.update(languages=[teacher.source_lang, teacher.target_lang])
+    return teacher
+
+
+def _stored_languages(context: StageContext) -> LanguagePair | None:
+    found = context.record.values.get("languages")
+    return None if found is None else LanguagePair(*found)
+
+
+def _read_data(context: StageContext) -> DistillationData:
+    """The data of the user; validation pairs are written into the data folder, in one format."""
+    request = context.request
+    if len(request.data) > 1 or formats.format_of(request.data[0], request.format) != "plain":
+        survey = synthesis.split_survey(context)
+        for note in survey.warnings:
+            context.report(Note(note, warning=not note.startswith("Read ")))
+        has_references = survey.validation_given or survey.threshold
+        validation = (_write_validation(context, survey),) if has_references else ()
+        return DistillationData(DistinctSources(survey), validation, survey)
+    selection = TextSelection(request.data, synthesis.data_config(context.document).filters)
+    count, left_out = sum(1 for _ in selection), selection.describe()
+    name = printable(os.path.basename(request.data[0]))
+    if not count:
+        raise DataError(f"{name}: There is no sentence to translate{f': {left_out}' if left_out else ''}. Give a file "
+                        "with one source sentence a line.")
+    context.report(Note(f"Read {plural(count, 'source sentence')} from {name}."
+                        + (f" Left out: {left_out}." if left_out else "")))
+    return DistillationData(selection, (_copy_validation(context),) if request.validation else (), None)
+
+
+def _write_validation(context: StageContext, survey: TranslationSurvey) -> str:
+    """A file of the pairs that the student is validated on, with their own targets."""
+    name = f"{Path(context.request.validation[0]).stem}.jsonl" if survey.validation_given else HELD_OUT_FILE
+    return _write_lines(context, name, ((pair.source, pair.target) for pair in survey.validation_pairs(2**62)))
+
+
+def _copy_validation(context: StageContext) -> str:
+    request = context.request
+    pairs = formats.read_pairs(request.validation, source=request.source, target=request.target)
+    return _write_lines(context, f"{Path(request.validation[0]).stem}.jsonl",
+                        ((pair.source, pair.target) for pair in pairs))
+
+
+def _write_lines(context: StageContext, name: str, pairs: Iterable[tuple[str, str]]) -> str:
+    path = context.place / (f"validation-{name}" if name == DISTILLED_FILE else name)
+    if context.processes.main:
+        lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in pairs)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        filesystem.write_file(path, "".join(lines).encode())
+    context.processes.barrier()
+    return str(path)
+
+
+def _write(context: StageContext, path: Path, teacher: Translator, folder: str, data: DistillationData) -> None:
+    request, limit, start = context.request, total_time(context.request), time.monotonic()
+    strategy = Beam(beams=TEACHER_BEAMS)
+    settings = {"model": model_fingerprint(Path(folder)), "texts": files_digest([Path(name) for name in request.data]),
+                "beams": TEACHER_BEAMS, "validation": None if data.survey is None else data.survey.threshold}
+    written = synthesis.write_pairs(
+        context, path, data.sources, lambda texts: teacher.search(texts, strategy), settings, text_is="source",
+        seconds=None if limit is None else WRITING_FRACTION * limit)
+    synthesis.report_written(context, written)
+    context.record.update(writing_seconds=time.monotonic() - start)
+
+
+def _time_left(context: StageContext) -> float | None:
+    limit, values = total_time(context.request), context.record.values
+    if limit is None:
+        return None
+    if "max_time" not in values:
+        left = max(limit - values.get("writing_seconds", 0.0), (1 - WRITING_FRACTION) * limit)
+        context.record.update(max_time=context.processes.broadcast(left))
+    return float(values["max_time"])
+
+
+# Scores of the teacher
+
+def add_teacher_scores(context: StageContext, task: TranslationTask) -> dict[str, float]:
+    """Score the teacher on the validation data of the student, by greedy search as in validation.
+
+    The scores are returned, and added to what is stored with the model. They are empty if there is no teacher, or if
+    the only references are its own translations.
+    """
+    if context.options.teacher is None or not task.prepared.survey.validation_given:
+        return {}
+    if "teacher_scores" not in context.record.values:
+        found: dict[str, float] | None = None
+        if context.processes.main:
+            teacher = synthesis.load_writer(context.options.teacher, "", context.device)
+            outputs = teacher.translate(task.sources, beams=1, length_penalty="none")
+            measured = corpus_scores([one.text for one in outputs], task.targets)
+            found = {"bleu": measured.bleu, "chrf": measured.chrf}
+        context.record.update(teacher_scores=context.processes.broadcast(found))
+    scores: dict[str, float] = context.record.values["teacher_scores"]
+    if task.record is not None:
+        task.record["scores"] = {"teacher": dict(scores)}
+    return scores
+
+
+def compare_scores(student: Mapping[str, float], teacher: Mapping[str, float]) -> str:
+    """The scores of student and teacher side by side, in a sentence."""
+    shown = [", ".join(format_score(name, scores[name]) for name in teacher if name in scores)
+             for scores in (student, teacher)]
+    return f"Student: {shown[0]}. Teacher on the same validation data: {shown[1]}."

@@ -1,0 +1,193 @@
+"""Back-translation and distillation as a user calls them: what is trained on, what is refused, what is stored."""
+
+import json
+
+import pytest
+import trained
+
+import regard
+from regard.data import phrasebook
+from regard.storage import folder as folders
+from regard.training import back_translation, distillation, synthesis
+from regard.training.api import train as train_in_python
+from regard.training.config import DataConfig
+from regard.training.tasks import sentence_pairs
+from regard.training.tasks.interface import SynthesisRequest, SyntheticPairs
+from regard.training.train import train
+
+TINY = {**trained.TINY, "tokenizer.vocab_size": 420, "data.filters.drop": ["empty"],  # nothing is learned in six steps
+        "training.schedule.max_steps": 3, "data.source_lang": "en", "data.target_lang": "fr"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pairs, text of both languages, and a model with its reverse model."""
+    place = tmp_path_factory.mktemp("back")
+    trained.pairs(place / "pairs.tsv")
+    found = list(phrasebook.pairs(12, seed=5, max_words=6))
+    (place / "mono.txt").write_text("".join(f"{pair.target}\n" for pair in found), encoding="utf-8")
+    (place / "sources.txt").write_text("".join(f"{pair.source}\n" for pair in found), encoding="utf-8")
+    return place
+
+
+def run(folder, name, data="pairs.tsv", **options):
+    recorder = trained.Recorder()
+    given = {key: str(folder / value) if key in ("reverse", "teacher", "keep") else value
+             for key, value in options.items()}
+    if "monolingual" in given:
+        given["monolingual"] = (str(folder / given["monolingual"]),)
+    result = train(trained.request(folder / data, folder / name, TINY, synthesis=SynthesisRequest(**given)), [recorder])
+    return result, recorder
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    return run(folder, "model", monolingual="mono.txt", keep="kept.tsv")
+
+
+def test_a_model_of_real_and_synthetic_pairs(folder, made):
+    result, recorder = made
+    assert result.finished
+    model, reverse = regard.load(folder / "model"), regard.load(folder / "model" / "reverse")
+    assert (model.source_lang, model.target_lang) == ("en", "fr")
+    assert (reverse.source_lang, reverse.target_lang) == ("fr", "en")
+    assert model.record["data"]["pairs"] == 60
+    assert model.record["data"]["synthetic_pairs"] == 12
+    assert "12 synthetic pairs" in (folder / "model" / "README.md").read_text()
+    assert any("17% of an epoch" in note for note in recorder.notes())  # 12 of 70: two are held out
+    assert not (folder / "model" / "data").exists()
+
+
+def test_the_tag_is_an_id_that_no_text_becomes(folder, made):
+    model = regard.load(folder / "model")
+    tokenizer = model.pair_tokenizer()
+    tag = tokenizer.source.controls["<bt>"]
+    assert tokenizer.controls == ()  # sources of users have none
+    assert all(tag not in ids for ids in tokenizer.encode_sources(["<bt>", "<bt> I sleep.", "I sleep."]))
+    assert tokenizer.target.decode(tokenizer.target.encode("<bt> I sleep.")) == "<bt> I sleep."
+
+
+def test_synthetic_sources_alone_are_tagged(folder, tmp_path):
+    (tmp_path / "synthetic.jsonl").write_text('{"source": "I sleep.", "target": "Je dors."}\n' * 3)
+    config = DataConfig(filters=sentence_pairs.doctor.FilterConfig(drop=()), validation_fraction=0.1)
+    survey = sentence_pairs.survey_pairs([str(folder / "pairs.tsv")], (), config)
+    survey = sentence_pairs.with_back_translations(survey, SyntheticPairs(str(tmp_path / "synthetic.jsonl"), ()))
+    survey = sentence_pairs.split_pairs(survey, config)
+    prepared = sentence_pairs.prepare_pairs(survey, _tokenizer_config(), tmp_path / "data")
+    tag, sources = prepared.tokenizer.source.control_id("<bt>"), prepared.store.sides[0]
+    rows = [sources[number].tolist() for number in range(len(prepared.store))]
+    real = sum(1 for _ in survey.part_pairs(survey.parts[0]))
+    assert [tag in row for row in rows] == [False] * real + [True] * 3
+    assert all(pair.part == 0 for pair in survey.validation_pairs(100))
+
+
+def _tokenizer_config():
+    from regard import config, toml
+    from regard.data.tokenizer.training import TokenizerConfig
+
+    return config.read_config(TokenizerConfig, toml.document_of({"tokenizer": {"kind": "characters"}}), ("tokenizer",))
+
+
+def test_validation_targets_are_not_in_the_synthetic_pairs(folder, made, monkeypatch):
+    """Held-out targets among the monolingual text, in other case and spacing, are left out."""
+    seen = []
+    monkeypatch.setattr(back_translation.synthesis, "write_pairs", lambda context, path, texts, *given, **options:
+                        seen.extend(texts) or (_ for _ in ()).throw(KeyboardInterrupt))
+    pairs = [line.split("\t") for line in (folder / "pairs.tsv").read_text(encoding="utf-8").splitlines()]
+    (folder / "all.txt").write_text("".join(f" {target.upper()}\n" for _, target in pairs), encoding="utf-8")
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, "leak", monolingual="all.txt", reverse="model/reverse")
+    missing = {target for _, target in pairs if target.upper() not in seen}
+    survey = sentence_pairs.survey_pairs([str(folder / "pairs.tsv")], (), DataConfig(
+        filters=sentence_pairs.doctor.FilterConfig(drop=("empty",))))
+    survey = sentence_pairs.split_pairs(survey, DataConfig(validation_fraction=0.04))
+    assert missing == {pair.target for pair in survey.validation_pairs(100)}
+    assert not (folder / "leak").exists()  # nothing was begun
+
+
+def test_a_given_reverse_model_saves_a_stage(folder, made):
+    result, recorder = run(folder, "again", monolingual="mono.txt", reverse="model/reverse", keep="again.tsv")
+    assert result.finished
+    assert [note[:12] for note in recorder.notes() if note.startswith("Stage")] == ["Stage 1 of 2", "Stage 2 of 2"]
+    assert (folder / "again.tsv").read_bytes() == (folder / "kept.tsv").read_bytes()  # the same model, the same seed
+    with pytest.raises(ValueError, match=r"fr-en|en-fr"):
+        run(folder, "wrong", monolingual="mono.txt", reverse="model")
+    assert not (folder / "wrong").exists()
+    with pytest.raises(ValueError, match=r"kept\.tsv"):
+        run(folder, "kept", monolingual="mono.txt", reverse="model/reverse", keep="kept.tsv")
+
+
+def test_text_of_the_wrong_side_is_warned_of_and_none_is_refused(folder, made):
+    _, recorder = run(folder, "side", monolingual="sources.txt", reverse="model/reverse")
+    assert any("sources.txt" in event.text for event in recorder.of("Note") if event.warning)
+    (folder / "blank.txt").write_text("\n \n")
+    with pytest.raises(ValueError, match=r"blank\.txt: .*2 blank"):
+        run(folder, "blank", monolingual="blank.txt", reverse="model/reverse")
+    assert not (folder / "blank").exists()
+
+
+def test_a_training_is_not_resumed_without_its_options(folder, made):
+    with pytest.raises(ValueError, match=r"--monolingual: mono\.txt is stored"):
+        train(trained.request(folder / "pairs.tsv", folder / "model", TINY, resume=True))
+    with pytest.raises(ValueError, match="reversed"):
+        train(trained.request(folder / "pairs.tsv", folder / "model" / "reverse", TINY, resume=True))
+
+
+def test_a_student_of_pairs_is_compared_with_its_teacher(folder, made):
+    result, recorder = run(folder, "student", teacher="model", keep="student.tsv")
+    assert result.finished
+    scores = regard.load(folder / "student").record["scores"]
+    assert set(scores["teacher"]) == {"bleu", "chrf"}
+    assert "| teacher BLEU |" in (folder / "student" / "README.md").read_text()
+    assert any(note.startswith("Student:") for note in recorder.notes())
+    held = {pair for pair, _ in _held_out(folder)}
+    kept = [line.split("\t")[0] for line in (folder / "student.tsv").read_text(encoding="utf-8").splitlines()]
+    sources = {line.split("\t")[0] for line in (folder / "pairs.tsv").read_text(encoding="utf-8").splitlines()}
+    assert held
+    assert {*kept} == sources - held
+    teacher = regard.load(folder / "model")
+    assert dict(line.split("\t") for line in (folder / "student.tsv").read_text(encoding="utf-8").splitlines())[
+        kept[0]] == synthesis._one_line(teacher.translate(kept[0], beams=5).text)
+
+
+def _held_out(folder):
+    survey = sentence_pairs.survey_pairs([str(folder / "pairs.tsv")], (), DataConfig(
+        filters=sentence_pairs.doctor.FilterConfig(drop=("empty",))))
+    survey = sentence_pairs.split_pairs(survey, DataConfig(validation_fraction=0.04))
+    return [(pair.source, pair.target) for pair in survey.validation_pairs(100)]
+
+
+def test_a_teacher_must_be_a_translator_of_this_direction(folder, made, tmp_path):
+    with pytest.raises(ValueError, match=r"--teacher .*reverse: .*fr-en"):
+        run(folder, "no", teacher="model/reverse")
+    other = regard.task("gpt-tiny", vocab_size=300)
+    other.save(tmp_path / "gpt")
+    with pytest.raises(ValueError, match="Completer"):
+        train(trained.request(folder / "pairs.tsv", folder / "no", TINY,
+                              synthesis=SynthesisRequest(teacher=str(tmp_path / "gpt"))))
+    with pytest.raises(folders.FolderError):
+        run(folder, "no", teacher="missing")
+    assert not (folder / "no").exists()
+
+
+def test_in_python_with_texts_in_memory(folder, made, tmp_path):
+    settings = {key: value for key, value in TINY.items() if not key.endswith("_lang")}
+    texts = (folder / "sources.txt").read_text(encoding="utf-8").splitlines()
+    student = train_in_python(texts, tmp_path / "student", settings={**settings, "data.filters.drop": []},
+                              teacher=folder / "model", device="cpu")
+    assert (student.source_lang, student.target_lang) == ("en", "fr")  # those of the teacher
+    assert "teacher" not in student.record["scores"]  # there is no reference
+    model = train_in_python(folder / "pairs.tsv", tmp_path / "model", settings=settings, device="cpu",
+                            monolingual=["Je dors.", "Il dort."], reverse=folder / "model" / "reverse")
+    assert model.record["data"]["synthetic_pairs"] == 2
+    assert "monolingual.txt" in json.dumps(model.record["data"]["files"])
+
+
+def test_the_default_student_has_a_deep_encoder():
+    tables = regard.models.catalog.find_recipe("transformer-student").tables["model"]
+    assert tables["encoder"]["layers"] > tables["decoder"]["layers"] == 1
+
+
+def test_scores_are_shown_side_by_side():
+    text = distillation.compare_scores({"loss": 1.0, "bleu": 10.0, "chrf": 20.0}, {"bleu": 30.0, "chrf": 40.0})
+    assert text.index("10.00") < text.index("20.00") < text.index("30.00") < text.index("40.00")
