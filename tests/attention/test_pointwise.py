@@ -306,7 +306,7 @@ def test_what_it_refuses(options, words):
 @pytest.mark.parametrize(("device", "dtype", "width", "words"), [
     ("meta", torch.float64, 4, "on meta"),
     pytest.param("cuda", torch.float64, 4, "float64", marks=pytest.mark.gpu),
-    pytest.param("cuda", torch.float32, 257, "at most 256 features, and there are 257", marks=pytest.mark.gpu),
+    pytest.param("cuda", torch.float32, 257, "head widths up to 256, and this one is 257", marks=pytest.mark.gpu),
     pytest.param("cuda", torch.float32, 256, None, marks=pytest.mark.gpu),
 ])
 def test_which_numbers_it_takes(device, dtype, width, words):

@@ -232,11 +232,8 @@ class OutputOptions:
     regard train pairs.tsv -o model                      # all settings by default
     regard train train.en train.fr -o model --time 30m   # at most half an hour
     regard train book.txt -o model --task language       # from plain text
-    regard train pairs.tsv -o model --resume             # continue after Ctrl-C
     regard train mine.tsv --from model -o new            # fine-tune a model
-    regard train --direction en-fr:a.tsv --direction en-de:b.tsv -o model
-    regard train pairs.tsv --monolingual text.fr -o model
-    regard train text.en --teacher model -o student      # a small, fast model
+    regard train pairs.tsv -o model --resume             # continue after Ctrl-C
 """)
 @expand_options
 def train(
