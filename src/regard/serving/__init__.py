@@ -1,0 +1,1 @@
+"""HTTP: models as a service, for existing clients and for people; see `regard.serving.app`."""
