@@ -39,7 +39,8 @@ from regard.cli.options import ExamplesGroup, PanelCommand, with_examples
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the installed package."""
 
-SECTIONS = {"Start": ("demo",), "Train": ("train", "data"), "Use": ("translate", "complete", "fill", "classify", "serve"),
+SECTIONS = {"Start": ("demo",), "Train": ("train", "data"),
+            "Use": ("translate", "complete", "fill", "classify", "serve"),
             "Look and compare": ("look", "evaluate", "compare"), "Tools": ("info", "config", "export")}
 """Sections of `regard --help`; a command that is in none of them is listed with the last."""
 SIMILAR_COMMANDS = {

@@ -67,9 +67,10 @@ BLOCK_SIZE = 2000
 """Texts that are processed together at most."""
 DATA_PANEL, MODEL_PANEL, TRAINING_PANEL = "Data", "Model", "Training"
 SEARCH_PANEL, SAMPLING_PANEL, CONSTRAINTS_PANEL = "Search", "Sampling", "Constraints"
+NETWORK_PANEL, LIMITS_PANEL = "Network", "Limits"
 ENGINE_PANEL, OUTPUT_PANEL = "Engine", "Output"
 PANELS = ("Arguments", DATA_PANEL, MODEL_PANEL, TRAINING_PANEL, SEARCH_PANEL, SAMPLING_PANEL, CONSTRAINTS_PANEL,
-          ENGINE_PANEL, OUTPUT_PANEL)
+          NETWORK_PANEL, LIMITS_PANEL, ENGINE_PANEL, OUTPUT_PANEL)
 """Sections of every command's help, in this order; other sections follow, and "Options" is the last."""
 EXAMPLES_ATTRIBUTE, NO_BREAK_SPACE = "examples", "\xa0"
 SAMPLING_HINT = "--sample replaces beam search. Leave one of them out."

@@ -9,6 +9,8 @@ from regard.cli.options import (
     AUTO_DEVICE,
     DATA_PANEL,
     ENGINE_PANEL,
+    LIMITS_PANEL,
+    NETWORK_PANEL,
     OUTPUT_PANEL,
     DeviceOption,
     choose_device,
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart",
             "prometheus_client": "prometheus-client", "py3langid": "py3langid"}
 """Modules of the extra `serve`, and their packages."""
-NETWORK_PANEL, LIMITS_PANEL = "Network", "Limits"
 
 
 @with_examples("""
@@ -56,7 +57,8 @@ def serve(
         help="Host name under which the server is reached; repeat it for several. * allows all.")] = None,
     cors_origin: Annotated[list[str] | None, typer.Option(
         "--cors-origin", metavar="ORIGIN", rich_help_panel=NETWORK_PANEL, show_default="none",
-        help="Origin of web pages that may use the server, such as https://example.org; repeat it for several.")] = None,
+        help="Origin of web pages that may use the server, such as https://example.org; repeat it for "
+        "several.")] = None,
     rate_limit: Annotated[int | None, typer.Option(
         "--rate-limit", metavar="N", min=1, rich_help_panel=LIMITS_PANEL, show_default="unlimited",
         help="Requests a minute for each key; without keys, for each address.")] = None,

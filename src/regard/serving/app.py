@@ -2,8 +2,8 @@
 
     request -> Observer (Host, count, log) -> CORS -> BodyLimit -> routes -> jobs -> engine of a model
 
-`create_app` returns an ASGI application; `regard.serving.server` runs it with uvicorn. Nothing here runs a model: routes wait
-for the engines in coroutines, so one thread serves all clients.
+`create_app` returns an ASGI application; `regard.serving.server` runs it with uvicorn. Nothing here runs a model:
+routes wait for the engines in coroutines, so one thread serves all clients.
 """
 
 import asyncio

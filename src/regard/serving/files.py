@@ -5,8 +5,8 @@
     store.take(token)                          the file, which is now removed from the store; None if it is gone
 
 A download is removed when it was downloaded, or after ten minutes. All of them together are bounded in bytes and in
-number. The store is a private folder, which is removed with the server. What a client calls its file is only used for the
-format (its suffix) and for the name of the download, never as a path.
+number. The store is a private folder, which is removed with the server. What a client calls its file is only used for
+the format (its suffix) and for the name of the download, never as a path.
 """
 
 import os

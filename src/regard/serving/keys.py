@@ -6,8 +6,8 @@ requests a minute. Empty lines and lines that begin with # are skipped.
     alice  sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
     batch  sha256:60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752  600
 
-The file does not tell the keys: they are random (`make_key`), so nobody finds them from their hashes. A key that a client
-sends is hashed and compared with all hashes in constant time.
+The file does not tell the keys: they are random (`make_key`), so nobody finds them from their hashes. A key that a
+client sends is hashed and compared with all hashes in constant time.
 """
 
 import hashlib

@@ -4,11 +4,12 @@
     regard_http_requests_in_flight                 regard_http_refused_connections_total
     regard_queue_seconds{model}                    regard_first_token_seconds{model}
     regard_queued_texts, regard_running_texts, regard_batch_rows{model}
-    regard_generated_tokens_total, regard_engine_requests_total, regard_engine_steps_total, regard_engine_busy_seconds_total
+    regard_generated_tokens_total, regard_engine_requests_total, regard_engine_steps_total,
+    regard_engine_busy_seconds_total{model}
     regard_model_info{model, source, target, parameters, device, version}
 
-A route is the path as the server knows it ("/translate"); any other path is "other". The mean number of rows in a batch is
-the rate of tokens divided by the rate of steps.
+A route is the path as the server knows it ("/translate"); any other path is "other". The mean number of rows in a batch
+is the rate of tokens divided by the rate of steps.
 """
 
 import json
@@ -113,7 +114,9 @@ def log_request(facts: RequestFacts, method: str, status: int) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Lines for people, or JSON objects. Of an exception only its type and where it was raised: messages may hold texts.
+    """Lines for people, or JSON objects.
+
+    Of an exception they have only the type and where it was raised, since its message may hold a text.
     """
 
     def __init__(self, kind: str) -> None:

@@ -4,8 +4,8 @@
     POST /api/v1/look          a page that shows where the model looks, under a random address for ten minutes
     GET  /api/v1/models        the models with their directions
 
-With `keep_placeholders`, the default, texts are translated as by `regard translate`: line by line, with all placeholders
-and tags of the source. Without it the answer is what the model itself generates for the whole text.
+With `keep_placeholders`, the default, texts are translated as by `regard translate`: line by line, with all
+placeholders and tags of the source. Without it the answer is what the model itself generates for the whole text.
 """
 
 import asyncio
@@ -280,8 +280,8 @@ async def _translate_raw(model: ServedModel, job: JobContext, texts: Sequence[st
     nbest = [(one, *one.alternatives)[:given.nbest] for one in found]
     alignments: list[Alignment] = []
     if given.align:
-        alignments = await align_texts(model, job, [text for text, some in zip(texts, nbest, strict=True) for _ in some],
-                                       [one for some in nbest for one in some])
+        repeated = [text for text, some in zip(texts, nbest, strict=True) for _ in some]
+        alignments = await align_texts(model, job, repeated, [one for some in nbest for one in some])
     remaining = iter(alignments)
     results = []
     for some in nbest:

@@ -4,8 +4,8 @@
     with BackgroundServer(["model"]) as server:
         server.address                          "http://127.0.0.1:40213"
 
-SIGTERM and SIGINT close the listening socket, let requests in flight finish, and end the server. SIGHUP loads the models
-again. uvicorn bounds the size of headers, but not the time in which they arrive: `GuardedProtocol` does.
+SIGTERM and SIGINT close the listening socket, let requests in flight finish, and end the server. SIGHUP loads the
+models again. uvicorn bounds the size of headers, but not the time in which they arrive: `GuardedProtocol` does.
 """
 
 import asyncio
@@ -204,7 +204,8 @@ class BackgroundServer:
         """The address of the server, such as "http://127.0.0.1:40213"."""
         self._ready = threading.Event()
         self.server = make_server(self.context, self._ready.set)
-        self._thread = threading.Thread(target=self.server.run, args=([self._socket],), name="regard-serve", daemon=True)
+        self._thread = threading.Thread(target=self.server.run, args=([self._socket],), name="regard-serve",
+                                        daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()

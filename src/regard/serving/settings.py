@@ -68,7 +68,7 @@ class ServerSettings:
                 raise checks.wrong("cors_origin", "an origin such as https://example.org, without a path, or *",
                                    repr(origin))
         for host in self.allowed_hosts:
-            if not host or any(sign in host for sign in "/:@ ") and not _is_address(host):
+            if not host or (any(sign in host for sign in "/:@ ") and not _is_address(host)):
                 raise checks.wrong("allowed_host", "a host name such as translate.example.org, without scheme and "
                                    "port, or *", repr(host))
 

@@ -6,8 +6,9 @@
 
 Tags of blocks (p, li, td, ...), comments, and elements whose content is not prose (script, style, code, ...) separate
 sentences and stay as they are. Inside a sentence, line breaks are spaces. Tags inside a sentence lose their attributes
-while it is translated, and get them back by their order: `regard.tasks.placeholder_translation` keeps the order. Entities
-of letters are decoded (caf&eacute;); those of <, > and & remain placeholders, so that text never becomes markup.
+while it is translated, and get them back by their order: `regard.tasks.placeholder_translation` keeps the order.
+Entities of letters are decoded (caf&eacute;); those of <, > and & remain placeholders, so that text never becomes
+markup.
 """
 
 import html
@@ -20,9 +21,10 @@ from regard.tasks.placeholders import split_at_placeholders
 
 OPAQUE_ELEMENTS = ("script", "style", "code", "pre", "textarea", "svg", "math", "template", "noscript")
 """Elements whose content is not translated."""
-INLINE_ELEMENTS = frozenset(
-    "a abbr acronym b bdi bdo big cite data dfn em font i img kbd label mark q s samp small span strike strong sub sup "
-    "time tt u var wbr ins del".split())
+INLINE_ELEMENTS = frozenset((
+    "a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "img", "ins",
+    "kbd", "label", "mark", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u",
+    "var", "wbr"))
 """Elements inside a sentence; all others separate sentences."""
 _ATTRIBUTES = r"""(?:[^<>"']|"[^"]*"|'[^']*')*+"""
 _TAG = re.compile(rf"<(/?)([A-Za-z][A-Za-z0-9:-]*)({_ATTRIBUTES})>")

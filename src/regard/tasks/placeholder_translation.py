@@ -20,8 +20,8 @@ Where a placeholder belongs, by the alignment (a_ts is the weight of the link be
 Of all ways to put the marks between the words of the translation, in their order, with a word in each tag, the one with
 the highest sum wins. A mark at an end of the text stays there, and a mark before the last signs stays before such.
 
-`placeholder_steps` is a generator: it yields texts to be translated and is sent their translations, so a server can wait
-for many texts at once. `translate_with_placeholders` runs it with functions.
+`placeholder_steps` is a generator: it yields texts to be translated and is sent their translations, so a server can
+wait for many texts at once. `translate_with_placeholders` runs it with functions.
 
 Legend: s, t words of source and translation; g the place before word g of the translation.
 """

@@ -1,7 +1,7 @@
 """The assets of the page, read once, with their types, ETags and a strict content security policy.
 
-`index.html` is at `/`, everything else under `/assets/` with its path in the folder. The policy allows only what this server
-sends: no inline script or style, no other origin.
+`index.html` is at `/`, everything else under `/assets/` with its path in the folder. The policy allows only what this
+server sends: no inline script or style, no other origin.
 """
 
 import hashlib
