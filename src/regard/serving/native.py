@@ -37,7 +37,6 @@ from regard.serving.openapi import body_schema, error_responses, json_response
 from regard.serving.requests import HttpError, check_texts, facts_of, read_object, validate
 from regard.tasks.alignment import Alignment
 from regard.tasks.glossary import Glossary
-from regard.tasks.placeholder_translation import PlaceholderTranslation
 from regard.tasks.placeholders import split_lines
 from regard.tasks.search import Beam, DecodingStrategy, Sampling
 from regard.tasks.traces import trace_generated, trace_translation
@@ -241,14 +240,15 @@ async def _translate_kept(model: ServedModel, job: JobContext, texts: Sequence[s
                                      "alternatives": [{"text": other} for other in one.alternatives[:given.nbest - 1]]}
                                     for one in found]
     if given.align:
-        for text, one, table in zip(texts, found, tables, strict=True):
-            table["alignment"] = await _align_lines(model, job, text, one)
+        for text, table in zip(texts, tables, strict=True):
+            for one in (table, *table["alternatives"]):
+                one["alignment"] = await _align_lines(model, job, text, one["text"])
     return tables
 
 
-async def _align_lines(model: ServedModel, job: JobContext, text: str, found: PlaceholderTranslation) -> dict[str, Any]:
+async def _align_lines(model: ServedModel, job: JobContext, text: str, translation: str) -> dict[str, Any]:
     """The alignment of a text of several lines; positions count in the whole texts."""
-    sources, targets = split_lines(text), split_lines(found.text)
+    sources, targets = split_lines(text), split_lines(translation)
     table: dict[str, Any] = {"source": [], "target": [], "links": []}
     if len(sources) != len(targets):
         return table
