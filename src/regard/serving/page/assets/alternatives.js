@@ -10,7 +10,7 @@ import { askJson, readResult, RequestError } from "./requests.js";
  * @typedef {import("./requests.js").Span} Span
  */
 
-const SHOWN = 6;
+const SHOWN = 5;
 const SENTENCE_BEAMS = 8;
 const WORD_BEAMS = 24;
 const FIRST_WORD = /^[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*|^\S/u;
@@ -55,7 +55,7 @@ export class Alternatives {
   /**
    * @param {HTMLElement} box
    * @param {{ fields: (sentence: Sentence) => object, chosen: (number: number, result: Result) => void,
-   *   look: (number: number) => void, closed: () => void }} actions
+   *   look: (number: number) => void, closed: (back: boolean) => void }} actions
    */
   constructor(box, actions) {
     this.box = box;
@@ -146,7 +146,7 @@ export class Alternatives {
     if (this.box.hidden) return;
     this.running?.abort();
     this.box.hidden = true;
-    if (back) this.actions.closed();
+    this.actions.closed(back);
   }
 
   /** @param {KeyboardEvent} event */

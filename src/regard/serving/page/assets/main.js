@@ -55,7 +55,7 @@ class TranslatorPage {
       fields: (sentence) => this.session.fields(sentence.direction),
       chosen: (number, found) => this.choose(number, found),
       look: (number) => this.look(number),
-      closed: () => this.result.focus()
+      closed: (back) => (back ? this.result.focus() : this.panes.light(null))
     });
     this.panes = new Panes(this.text, byId("mirror"), this.result, (number, span, anchor) =>
       this.alternatives.open(number, this.panes.sentences[number], span, anchor));
@@ -269,9 +269,15 @@ class TranslatorPage {
 async function start(message) {
   try {
     const [settings, languages] = await Promise.all([askJson("frontend/settings"), askJson("languages")]);
+    /** @type {any[]} */
     const models = await askJson("api/v1/models"); // needs the key, if there is one
-    if (languages.length) new TranslatorPage(settings, languages, models, message).start();
-    else startCompletion(models.map((/** @type {{ name: string }} */ { name }) => name), settings.charLimit, message);
+    const writers = models.filter(({ task }) => task === "completion").map(({ name }) => name);
+    const completes = !languages.length || (writers.length > 0 && location.search === "?complete");
+    const other = /** @type {HTMLAnchorElement} */ (byId("other"));
+    if (languages.length && writers.length) other.hidden = false;
+    if (completes) [other.href, other.textContent] = ["./", "Translate"];
+    if (completes) startCompletion(writers, settings.charLimit, message);
+    else new TranslatorPage(settings, languages, models, message).start();
   } catch (error) {
     message.fail(error);
   }

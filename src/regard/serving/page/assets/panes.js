@@ -180,6 +180,7 @@ export class Panes {
     const found = this.sentences[word.sentence].known;
     this.chosen = word;
     if (found) this.choose(word.sentence, targetSpans(found)[word.number], word.element);
+    this.light(word); // as long as the window is open
   }
 
   targets() {
