@@ -28,9 +28,10 @@ from regard.decoding.constraints import Constraint, ForbiddenAfter, ForbiddenTok
 from regard.decoding.cuda_graph import encode, model_unchanged
 from regard.decoding.forced import forced, with_cross
 from regard.decoding.mbr import mbr
-from regard.decoding.request import Hypothesis
+from regard.decoding.request import Hypothesis, SourceInput
 from regard.decoding.scoring import CoveragePenalty, LengthPenalty
 from regard.kernels.packed_linear import packed_linear_layers
+from regard.models.contract import Memory
 from regard.tasks.alignment import (
     MAX_CHOICE_PAIRS,
     Alignment,
@@ -48,6 +49,7 @@ from regard.tasks.search import (
     GeneratedText,
     Sampling,
     SearchInputs,
+    StrategyT,
     with_alternatives,
 )
 from regard.tasks.task import (
@@ -328,26 +330,43 @@ class Translator(Task, TranslatorMixin):
     def _hypotheses(self, rows: Sequence[TranslationRow], strategy: DecodingStrategy) -> list[list[Hypothesis]]:
         """The hypotheses for each row, the best first; their ids include the prefix."""
         with model_unchanged(self.model):
-            sources, prefixes = [row.source for row in rows], [row.prefix for row in rows]
-            with packed_linear_layers(self.model):
-                memory = encode(self.model, self.tokens(sources))
-            constraints, max_lengths = self._constraints(), [self._room(row, strategy) for row in rows]
-            if any(row.whole_words for row in rows):
-                following = ForbiddenAfter([row.whole_words for row in rows], self.spelling.joining)
-                constraints.append(WithPrefix(following, prefixes))
-            if any(prefixes):  # the search itself counts only the tokens after the prefix
-                constraints += [WithPrefix(one, prefixes) for one in
-                                (MinLength(strategy.min_length, self.end_ids()), *strategy.constraints())]
-                strategy = replace(strategy, min_length=0, no_repeat_ngram_size=None)
-            terms = [row.terms for row in rows] if any(row.terms for row in rows) else None
-            prompts = [[self.start_id(), *row.prefix] for row in rows]
-            found = strategy.run(SearchInputs(self.model, memory, sources, prompts, self.end_ids(), max_lengths,
-                                              constraints, terms))
-            if not any(prefixes):
-                return found
-            logs = forced(self.model, memory, [prompt[:1] for prompt in prompts], prefixes)  # type: ignore[arg-type]
-            return [[replace(one, ids=[*row.prefix, *one.ids], log_probabilities=[*before, *one.log_probabilities])
-                     for one in some] for row, before, some in zip(rows, logs, found, strict=True)]
+            memory = self.encode_rows(rows)
+            inputs, strategy = self.search_inputs(rows, memory, strategy, [self._room(row, strategy) for row in rows])
+            found = strategy.run(inputs)
+            logs = self.prefix_log_probabilities(rows, memory)
+            return [with_prefix(row.prefix, before, some) for row, before, some in zip(rows, logs, found, strict=True)]
+
+    def encode_rows(self, rows: Sequence[TranslationRow]) -> Memory:
+        """The encoded sources of rows."""
+        with packed_linear_layers(self.model):
+            return encode(self.model, self.tokens([row.source for row in rows]))
+
+    def search_inputs(self, rows: Sequence[TranslationRow], memory: SourceInput, strategy: StrategyT,
+                      max_lengths: Sequence[int]) -> tuple[SearchInputs, StrategyT]:
+        """What a search for these rows needs, and the strategy without what became constraints.
+
+        Args:
+            max_lengths: how many tokens may follow the prefix of each row.
+        """
+        prefixes, constraints = [row.prefix for row in rows], self._constraints()
+        if any(row.whole_words for row in rows):
+            following = ForbiddenAfter([row.whole_words for row in rows], self.spelling.joining)
+            constraints.append(WithPrefix(following, prefixes))
+        if any(prefixes):  # the search itself counts only the tokens after the prefix
+            constraints += [WithPrefix(one, prefixes) for one in
+                            (MinLength(strategy.min_length, self.end_ids()), *strategy.constraints())]
+            strategy = replace(strategy, min_length=0, no_repeat_ngram_size=None)
+        terms = [row.terms for row in rows] if any(row.terms for row in rows) else None
+        prompts = [[self.start_id(), *row.prefix] for row in rows]
+        return SearchInputs(self.model, memory, [row.source for row in rows], prompts, self.end_ids(), max_lengths,
+                            constraints, terms), strategy
+
+    def prefix_log_probabilities(self, rows: Sequence[TranslationRow], memory: Memory) -> list[list[float]]:
+        """The log-probability of each token of the prefix of each row."""
+        prefixes = [row.prefix for row in rows]
+        if not any(prefixes):
+            return [[] for _ in rows]
+        return forced(self.model, memory, [[self.start_id()]] * len(rows), prefixes)  # type: ignore[arg-type]
 
     def aligned(self, text: str, translation: str | None = None, *, layer: int | None = None) -> Alignment:
         """Which words of a text the model attends to for each word of its translation.
@@ -485,6 +504,14 @@ def prefix_for_each(prefix: str | Sequence[str], texts: Sequence[str]) -> list[s
     if len(prefixes) != len(texts):
         raise checks.wrong("prefix", f"one text, or one for each of the {len(texts):,}", f"{len(prefixes):,} of them")
     return prefixes
+
+
+def with_prefix(prefix: Sequence[int], log_probabilities: Sequence[float],
+                found: list[Hypothesis]) -> list[Hypothesis]:
+    """Hypotheses that begin with a prefix, whose tokens have these log-probabilities."""
+    return found if not prefix else [
+        replace(one, ids=[*prefix, *one.ids], log_probabilities=[*log_probabilities, *one.log_probabilities])
+        for one in found]
 
 
 def check_prefix_length(ids: Sequence[int], longest: int | None, argument: str) -> None:
