@@ -290,7 +290,8 @@ class TranslationInput(NamedTuple):
 WriteFunction = Callable[[Sequence[TranslationRow], Any], list[list[Hypothesis]]]
 """Rows and a strategy -> the hypotheses for each row."""
 SearchSteps = Generator[tuple[list[TranslationRow], Any], list[list[Hypothesis]], list[list[Hypothesis]]]
-"""Searches that depend on each other: each yields rows and a strategy, and receives the hypotheses for each row."""
+"""Searches that depend on each other: each yields rows and a strategy, and receives the hypotheses for each row, the
+best first, whose ids include the prefix."""
 
 
 def finish_search(steps: SearchSteps, write: WriteFunction) -> list[list[Hypothesis]]:
@@ -307,20 +308,14 @@ def finish_search(steps: SearchSteps, write: WriteFunction) -> list[list[Hypothe
 class GlossarySearch(NamedTuple):
     """Translates with required terms, by functions of a translator."""
 
-    write: WriteFunction
-    """The hypotheses for rows, the best first; their ids include the prefix."""
     align: Callable[[Sequence[tuple[str, Sequence[int]]]], Sequence[Alignment]] | None
     """The alignments of texts and the ids of their translations; None for a model without cross-attention."""
     spelling: TermSpelling
     room: Callable[[TranslationRow], int]
     """How many tokens may follow the prefix of a row; negative if the prefix itself is too long."""
 
-    def translate(self, inputs: Sequence[TranslationInput], strategy: Beam) -> list[list[Hypothesis]]:
-        """The translations of texts with all required terms, the best first."""
-        return finish_search(self.steps(inputs, strategy), self.write)
-
-    def steps(self, inputs: Sequence[TranslationInput], strategy: Beam) -> "SearchSteps":
-        """The same as a generator of searches: what each yields is sent back to it; it returns the translations."""
+    def steps(self, inputs: Sequence[TranslationInput], strategy: Beam) -> SearchSteps:
+        """The searches for texts, which return their translations with all required terms, the best first."""
         found = yield [TranslationRow(one.source, one.prefix) for one in inputs], strategy
         starts = [len(one.prefix) for one in inputs]
         for turn in range(max((len(one.required_terms) for one in inputs), default=0) if self.align else 0):

@@ -41,7 +41,16 @@ from regard.tasks.alignment import (
     choose_alignment,
     word_alignment_weights,
 )
-from regard.tasks.glossary import Glossary, GlossarySearch, TermSpelling, TranslationInput, TranslationRow, as_glossary
+from regard.tasks.glossary import (
+    Glossary,
+    GlossarySearch,
+    SearchSteps,
+    TermSpelling,
+    TranslationInput,
+    TranslationRow,
+    as_glossary,
+    finish_search,
+)
 from regard.tasks.search import (
     RENAMED,
     Beam,
@@ -252,7 +261,19 @@ class Translator(Task, TranslatorMixin):
 
     def _search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
                 glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
-        texts, both = as_texts("texts", texts), self.pair_tokenizer()
+        texts = as_texts("texts", texts)
+        inputs = self.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
+        filled = [one for one in inputs if one is not None]
+        hypotheses = iter(map_batches(filled, [len(one.source) * strategy.rows_per_text for one in filled],
+                                      lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses),
+                                      batch_tokens))
+        return [self.make_translation(text, [] if one is None else next(hypotheses))
+                for text, one in zip(texts, inputs, strict=True)]
+
+    def translation_inputs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
+                           glossary: GlossaryLike | None = None) -> list[TranslationInput | None]:
+        """Each text with its ids, its prefix and its terms, after they were checked; None for a blank text."""
+        both = self.pair_tokenizer()
         self.check_search(strategy, glossary=glossary)
         sources, prefixes = both.encode_sources(texts), both.encode_targets(prefix_for_each(prefix, texts))
         check_lengths("texts", sources, max_positions(self.model.encoder))
@@ -260,17 +281,17 @@ class Translator(Task, TranslatorMixin):
         for number, ids in enumerate(prefixes):
             check_prefix_length(ids, longest, element_name("prefix", number, [] if isinstance(prefix, str) else prefix))
         terms = None if glossary is None else as_glossary(glossary)
-        filled = [number for number, text in enumerate(texts) if not is_blank(text)]
-        inputs = [TranslationInput(texts[number], sources[number], prefixes[number],
-                                   () if terms is None else terms.found(texts[number])) for number in filled]
-        hypotheses = map_batches(inputs, [len(one.source) * strategy.rows_per_text for one in inputs],
-                                 lambda some: self._translate_batch(some, strategy), batch_tokens)
-        results = [Translation("", 0.0, (), False, look=self._look(text)) for text in texts]
-        for number, nbest in zip(filled, hypotheses, strict=True):
-            look = results[number].look
-            results[number] = with_alternatives([replace(_make_translation(both.target, one), look=look)
-                                                 for one in nbest])
-        return results
+        return [None if is_blank(text) else TranslationInput(text, source, begun,
+                                                             () if terms is None else terms.found(text))
+                for text, source, begun in zip(texts, sources, prefixes, strict=True)]
+
+    def make_translation(self, text: str, hypotheses: Sequence[Hypothesis]) -> Translation:
+        """The translation of a text from the hypotheses for it; of a blank text, which has none, it is empty."""
+        look = self._look(text)
+        if not hypotheses:
+            return Translation("", 0.0, (), False, look=look)
+        target = self.pair_tokenizer().target
+        return with_alternatives([replace(_make_translation(target, one), look=look) for one in hypotheses])
 
     def check_search(self, strategy: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
         """Refuse what this model cannot do, before any text is read."""
@@ -316,22 +337,21 @@ class Translator(Task, TranslatorMixin):
 
         self.notify(replays)
 
-    def _translate_batch(self, inputs: Sequence[TranslationInput],
-                         strategy: DecodingStrategy) -> list[list[Hypothesis]]:
-        """The hypotheses for each text, with all required terms."""
+    def search_steps(self, inputs: Sequence[TranslationInput], strategy: DecodingStrategy) -> SearchSteps:
+        """The searches for texts, which return the hypotheses for each with all its required terms."""
         if not any(one.required_terms for one in inputs):
-            return self._hypotheses([TranslationRow(one.source, one.prefix) for one in inputs], strategy)
+            return (yield [TranslationRow(one.source, one.prefix) for one in inputs], strategy)
         assert isinstance(strategy, Beam)
         align = partial(self._align_batch, layer=None) if self.attends else None
-        search = GlossarySearch(self._hypotheses, align, self.spelling, partial(self._room, strategy=strategy))
-        return search.translate(inputs, strategy)
+        search = GlossarySearch(align, self.spelling, partial(self.room, strategy=strategy))
+        return (yield from search.steps(inputs, strategy))
 
     @torch.inference_mode()
     def _hypotheses(self, rows: Sequence[TranslationRow], strategy: DecodingStrategy) -> list[list[Hypothesis]]:
         """The hypotheses for each row, the best first; their ids include the prefix."""
         with model_unchanged(self.model):
             memory = self.encode_rows(rows)
-            inputs, strategy = self.search_inputs(rows, memory, strategy, [self._room(row, strategy) for row in rows])
+            inputs, strategy = self.search_inputs(rows, memory, strategy, [self.room(row, strategy) for row in rows])
             found = strategy.run(inputs)
             logs = self.prefix_log_probabilities(rows, memory)
             return [with_prefix(row.prefix, before, some) for row, before, some in zip(rows, logs, found, strict=True)]
@@ -476,7 +496,7 @@ class Translator(Task, TranslatorMixin):
         limits = [one for one in (strategy.max_length, None if positions is None else positions - 1) if one is not None]
         return min(limits, default=None)
 
-    def _room(self, row: TranslationRow, strategy: DecodingStrategy) -> int:
+    def room(self, row: TranslationRow, strategy: DecodingStrategy) -> int:
         """How many tokens may follow the prefix of a row."""
         if strategy.max_length is not None:
             return strategy.max_length - len(row.prefix)
