@@ -32,8 +32,11 @@ def catalog(make_engine=ServingEngine, completers=True):
     tasks = [("one", texting.translator(), LanguagePair("en", "fr")),
              ("two", texting.translator(), LanguagePair("fr", "en"))]
     tasks += [("writer", texting.completer(), None)] if completers else []
-    return ModelCatalog([ServedModel(name, ModelArgument(name, pair), task, pair, make_engine(task), _inspector(task))
-                         for name, task, pair in tasks])
+    models = [ServedModel(name, ModelArgument(name, pair), task, pair, None, _inspector(task))
+              for name, task, pair in tasks]
+    for model in models:
+        model.engine = make_engine(_inspector(model.task))  # a model of its own: two engines share one otherwise
+    return ModelCatalog(models)
 
 
 @dataclass
