@@ -1,1 +1,1 @@
-"""HTTP: models as a service, for existing clients and for people; see `regard.serving.app`."""
+"""Models as a service: many requests at once over one model, and HTTP around it; see `regard.serving.app`."""

@@ -121,7 +121,7 @@ def add_routes(app: FastAPI, server: ServerContext) -> None:
             raise HttpError(429, "The server is busy with other files. Try again later.", retry_after=10)
         server.uploads += 1
         try:
-            fields = await read_fields(request)
+            fields = await read_fields(request, files=True)
             server.authorize(request, fields.get("api_key"))
             return JSONResponse({"translatedFileUrl": await _translate_file(server, request, fields)})
         finally:

@@ -91,7 +91,8 @@ class ModelCatalog:
             task, pair = _load_task(argument, device)
             name = _unused_name(os.path.basename(os.path.realpath(argument.folder)) or "model",
                                 [one.name for one in models])
-            models.append(ServedModel(name, argument, task, pair, make_engine(task), _inspector(task)))
+            inspector = _inspector(task)  # before the engine changes modules
+            models.append(ServedModel(name, argument, task, pair, make_engine(task), inspector))
         return cls(models, device)
 
     def _index(self) -> None:
@@ -165,9 +166,10 @@ class ModelCatalog:
             except (ValueError, OSError) as error:
                 problems.append(str(error))
                 continue
+            inspector = _inspector(task)
             model.engine.replace(task)
             with model.lock:
-                model.task, model.pair, model.inspector = task, pair, _inspector(task)
+                model.task, model.pair, model.inspector = task, pair, inspector
         self._index()
         return problems
 

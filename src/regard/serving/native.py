@@ -258,19 +258,26 @@ async def _align_lines(model: ServedModel, job: JobContext, text: str, translati
     places = [0, 0]
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if number % 2 == 0 and not is_blank(source) and not is_blank(target):
-            _extend_alignment(table, next(alignments), places)
+            _extend_alignment(table, next(alignments), (source, target), places)
         places = [places[0] + len(source), places[1] + len(target)]
     return table
 
 
-def _extend_alignment(table: dict[str, Any], alignment: Alignment, places: Sequence[int]) -> None:
-    """Append an alignment, whose texts begin at these places of the whole texts."""
-    first = {side: len(table[side]) for side in ("source", "target")}
+def _extend_alignment(table: dict[str, Any], alignment: Alignment, lines: Sequence[str], places: Sequence[int]) -> None:
+    """Append the alignment of two lines, which begin at these places of the whole texts."""
     one: dict[str, Any] = alignment.table()
-    for side, place in zip(("source", "target"), places, strict=True):
-        table[side] += [{**word, "start": word["start"] + place, "end": word["end"] + place} for word in one[side]]
-    table["links"] += [{**link, "source": link["source"] + first["source"], "target": link["target"] + first["target"]}
-                       for link in one["links"]]
+    numbers = dict[str, dict[int, int]]()
+    for side, line, place in zip(("source", "target"), lines, places, strict=True):
+        numbers[side], end = {}, 0
+        for number, word in enumerate(one[side]):
+            start = line.find(word["text"], end)  # the tokenizer may have normalized the line
+            if start >= 0:
+                end = start + len(word["text"])
+                numbers[side][number] = len(table[side])
+                table[side].append({"text": word["text"], "start": start + place, "end": end + place})
+    table["links"] += [{**link, "source": numbers["source"][link["source"]], "target": numbers["target"][link["target"]]}
+                       for link in one["links"]
+                       if link["source"] in numbers["source"] and link["target"] in numbers["target"]]
 
 
 async def _translate_raw(model: ServedModel, job: JobContext, texts: Sequence[str], strategy: DecodingStrategy,

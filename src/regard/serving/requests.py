@@ -102,14 +102,21 @@ async def read_object(request: Request) -> dict[str, Any]:
     return table
 
 
-async def read_fields(request: Request) -> dict[str, Any]:
-    """The fields of a body, JSON or a form, and of the query string; those of the body win."""
+async def read_fields(request: Request, *, files: bool = False) -> dict[str, Any]:
+    """The fields of a body, JSON or a form, and of the query string; those of the body win.
+
+    Args:
+        files: whether uploaded files are kept; the caller then closes the request.
+    """
     fields: dict[str, Any] = _parse_query(request.scope["query_string"], "query string")
     kind = content_type(request)
     if kind == "application/json":
         return {**fields, **await read_object(request)}
     if kind == "multipart/form-data":
-        return {**fields, **await read_form(request)}
+        found = await _read_form(request)
+        if not files:
+            await request.close()
+        return {**fields, **{name: value for name, value in found.items() if files or isinstance(value, str)}}
     body = await request.body()
     if kind in ("application/x-www-form-urlencoded", ""):
         return {**fields, **_parse_query(body, "form")}
@@ -118,7 +125,7 @@ async def read_fields(request: Request) -> dict[str, Any]:
     return fields
 
 
-async def read_form(request: Request) -> dict[str, Any]:
+async def _read_form(request: Request) -> dict[str, Any]:
     """The fields of a multipart form: texts, and uploaded files."""
     try:
         form = await request.form(max_files=1, max_fields=20, max_part_size=1 << 20)
