@@ -11,8 +11,9 @@ import { askJson, readResult, RequestError } from "./requests.js";
  */
 
 const SHOWN = 5;
-const SENTENCE_BEAMS = 8;
-const WORD_BEAMS = 24;
+/** The length penalty of translations, the mean, lets long texts that repeat themselves into a list of many. */
+const SENTENCE_SEARCH = { nbest: 8, beams: 8, length_penalty: 0.6 };
+const WORD_SEARCH = { nbest: 24, beams: 24, length_penalty: "none" };
 const FIRST_WORD = /^[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*|^\S/u;
 
 /** The first word of a text. @param {string} text */
@@ -88,10 +89,10 @@ export class Alternatives {
     const groups = [];
     if (word) {
       groups.push(this.group("Instead of “", word, "”", number, current, async () => differingFrom(
-        await this.ask(sentence, { prefix, nbest: WORD_BEAMS, beams: WORD_BEAMS }, own.signal), prefix, current.text)));
+        await this.ask(sentence, { ...WORD_SEARCH, prefix }, own.signal), prefix, current.text)));
     }
     groups.push(this.group("Whole sentence", "", "", number, current, async () =>
-      (await this.ask(sentence, { nbest: SENTENCE_BEAMS, beams: SENTENCE_BEAMS }, own.signal))
+      (await this.ask(sentence, SENTENCE_SEARCH, own.signal))
         .filter(({ text }) => text !== current.text)));
     const look = make("button", { type: "button", class: "ghost", click: () => this.actions.look(number) },
       "Attention of this sentence");

@@ -25,12 +25,10 @@ export function startCompletion(models, charLimit, message) {
   const shown = make("output", { for: "temperature" }, temperature.value);
   const go = make("button", { type: "submit", class: "strong" }, "Continue the text");
   const copy = make("button", { type: "button", class: "ghost", disabled: true }, "Copy");
-  const result = make("div", { id: "completion", role: "group", "aria-label": "Completion", dir: "auto", tabindex: "0" });
+  const result = make("div", { id: "completion", role: "group", "aria-label": "Completion", dir: "auto",
+    tabindex: "0" });
   /** @type {AbortController | null} */
   let running = null;
-
-  const field = (/** @type {string} */ label, /** @type {HTMLElement} */ box, /** @type {HTMLElement | null} */ after) =>
-    make("div", { class: "field" }, make("label", { for: box.id }, label), box, after);
 
   function counted() {
     count.textContent = `${[...prompt.value].length.toLocaleString("en")} / ${charLimit.toLocaleString("en")}`;
@@ -69,7 +67,7 @@ export function startCompletion(models, charLimit, message) {
     if (running) running.abort();
     else complete();
   } }, field("Text", prompt, count), make("div", { class: "row" },
-    models.length > 1 && field("Model", model, null), field("Length", length, null),
+    models.length > 1 && field("Model", model), field("Length", length),
     field("Temperature", temperature, shown), go), result, make("div", { class: "foot" }, copy));
   room.replaceChildren(form);
   message.again = complete;
@@ -88,6 +86,11 @@ export function startCompletion(models, charLimit, message) {
   room.hidden = false;
   counted();
   prompt.focus();
+}
+
+/** A control with its label. @param {string} label @param {HTMLElement} box @param {HTMLElement | null} after */
+function field(label, box, after = null) {
+  return make("div", { class: "field" }, make("label", { for: box.id }, label), box, after);
 }
 
 /**

@@ -94,7 +94,8 @@ class TranslatorPage {
       event.clipboardData?.setData("text/plain", this.panes.translation);
       event.preventDefault();
     });
-    const click = (/** @type {string} */ id, /** @type {() => void} */ work) => byId(id).addEventListener("click", work);
+    /** @type {(id: string, work: () => void) => void} */
+    const click = (id, work) => byId(id).addEventListener("click", work);
     click("clear", () => {
       text.value = "";
       this.changed();
@@ -265,7 +266,7 @@ class TranslatorPage {
   }
 }
 
-/** Ask the server what it serves, and show the translator, or the box of its language models. @param {Message} message */
+/** Ask the server what it serves, and show the translator or the completion. @param {Message} message */
 async function start(message) {
   try {
     const [settings, languages] = await Promise.all([askJson("frontend/settings"), askJson("languages")]);

@@ -50,8 +50,8 @@ export class Glossary {
   draw() {
     byId("terms").replaceChildren(...this.rows.map((row, number) => {
       const field = (/** @type {number} */ side, /** @type {string} */ label) => {
-        const box = make("input", { type: "text", dir: "auto", autocomplete: "off", "aria-label": `${label} ${number + 1}`,
-          input: () => {
+        const box = make("input", { type: "text", dir: "auto", autocomplete: "off",
+          "aria-label": `${label} ${number + 1}`, input: () => {
             row[side] = box.value;
             this.save();
           },
@@ -112,8 +112,8 @@ export class Files {
     this.last = Promise.resolve();
     const box = /** @type {HTMLInputElement} */ (byId("file"));
     const formats = settings.supportedFilesFormat;
-    byId("file-hint").textContent = `Drop files anywhere on this page: ${formats.join(", ")}; also compressed as .gz. ` +
-      `Up to ${size(settings.fileSizeLimit)} each.`;
+    byId("file-hint").textContent = `Drop files anywhere on this page: ${formats.join(", ")}; also compressed as ` +
+      `.gz. Up to ${size(settings.fileSizeLimit)} each.`;
     box.accept = [...formats, ".gz"].join(",");
     byId("choose-file").addEventListener("click", () => box.click());
     box.addEventListener("change", () => {
@@ -169,7 +169,8 @@ export class Files {
       status.textContent = text;
     };
     try {
-      if (file.size > this.settings.fileSizeLimit) throw new RequestError(413, `Larger than ${size(this.settings.fileSizeLimit)}.`);
+      const limit = this.settings.fileSizeLimit;
+      if (file.size > limit) throw new RequestError(413, `Larger than ${size(limit)}.`);
       tell("Sending");
       const url = await upload(file, direction, signal, (share) => {
         if (share < 1) bar.value = share;

@@ -205,7 +205,10 @@ export class Panes {
   }
 }
 
-/** The words of a translation: of its alignment, or as the browser splits them. @param {import("./requests.js").Result} found */
+/**
+ * The words of a translation: of its alignment, or as the browser splits them.
+ * @param {import("./requests.js").Result} result
+ */
 function targetSpans({ text, alignment }) {
   if (alignment) return alignment.target;
   if (!("Segmenter" in Intl)) return [];

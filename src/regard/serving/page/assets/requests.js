@@ -15,7 +15,8 @@ const FIRST_BATCH = 8;
 const MAX_KNOWN = 2000;
 const MAX_WAIT = 60;
 const SWITCH_LENGTH = 12;
-const ABBREVIATION = /(?:^|[\s(])(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|cf|pp?|e\.g|i\.e|z\.B|d\.h|bzw|ca|Mme|Mlle)\.\s*$/u;
+/** A sentence does not end here, whatever the browser thinks. */
+const ABBREVIATION = /(?:^|[\s(])(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|cf|pp?|e\.g|i\.e|z\.B|d\.h|bzw|ca|Mme)\.\s*$/u;
 
 /** An answer that is not a result: `status` is 0 if there was no answer at all. */
 export class RequestError extends Error {
