@@ -366,7 +366,7 @@ def test_a_busy_server_is_asked_again(chromium, address):
 
         page.route(TRANSLATE, answer)
         page.locator("#text").fill("dog")
-        until(page, "() => document.querySelector('#message-text').textContent.includes('1 s')")
+        until(page, "() => document.querySelector('#message').textContent.includes('1 s')")
         assert settled(page) == "at last"
         assert page.locator("#message").is_hidden()
         assert len(answers) == 2

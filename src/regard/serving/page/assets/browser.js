@@ -164,6 +164,7 @@ export class Message {
   show(text, again = false) {
     clearTimeout(this.timer);
     byId("message-text").textContent = text;
+    byId("message-wait").textContent = "";
     byId("retry").hidden = !again;
     byId("message").hidden = false;
   }
@@ -190,7 +191,8 @@ export class Message {
 
   /** @param {string} text @param {number} seconds until the next try */
   count(text, seconds) {
-    this.show(`${text} Trying again in ${seconds} s.`, true);
+    if (byId("message").hidden || byId("message-text").textContent !== text) this.show(text, true);
+    byId("message-wait").textContent = `Trying again in ${seconds} s.`; // not read out every second
     this.timer = window.setTimeout(() => {
       if (seconds > 1) this.count(text, seconds - 1);
       else {
