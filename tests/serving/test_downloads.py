@@ -1,4 +1,4 @@
-"""The store of downloads: random names, one download, ten minutes, a bound on all of them; and which models are served."""
+"""The store of downloads: random names, one download, ten minutes, a bound on all; and which models are served."""
 
 import os
 import stat

@@ -67,7 +67,8 @@ def start_long(address, answers, length):
     """A request that takes a while, in a thread; returns when it runs."""
     def send():
         try:
-            answers.append(ask(address, "/api/v1/translate", {**LONG, "max_length": length, "min_length": length - 1}).status)
+            fields = {**LONG, "max_length": length, "min_length": length - 1}
+            answers.append(ask(address, "/api/v1/translate", fields).status)
         except OSError as error:
             answers.append(type(error).__name__)
 
@@ -83,7 +84,7 @@ def start_long(address, answers, length):
 
 
 def test_sigterm_finishes_what_is_in_flight_and_sighup_loads_the_model_again(folder, tmp_path):
-    """Three models; a reload under requests loses none; a folder that is broken keeps the old model; the end, with 0."""
+    """Three models; a reload under requests loses none; a broken folder keeps the old model; the end, with 0."""
     other, writer = save_translator(tmp_path / "other", "fr", "en"), save_completer(tmp_path / "writer")
     server, answers = Process(folder, f"de-en={other}", writer), []
     codes = [(one["code"], one["targets"]) for one in ask(server.address, "/languages").json]
