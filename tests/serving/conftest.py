@@ -4,11 +4,19 @@ import pytest
 
 pytest.importorskip("fastapi", reason="fastapi, of the extra `serve`, is not installed")
 
-import served
+
+@pytest.fixture(scope="package", autouse=True)
+def _short_outputs():
+    """Untrained models write until their limit, so it is low."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.tasks.translator.EXTRA_LENGTH", 4)
+        yield
 
 
-@pytest.fixture(scope="session")
-def server():
+@pytest.fixture(scope="package")
+def server(_short_outputs):
+    import served
+
     from regard.serving.server import BackgroundServer
 
     with BackgroundServer(served.catalog(), timeout=60, max_characters=2000, max_batch=16, read_timeout=1.5,
@@ -16,6 +24,6 @@ def server():
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def address(server):
     return server.address

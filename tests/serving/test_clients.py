@@ -1,4 +1,4 @@
-"""Existing clients, unchanged: libretranslatepy, deep-translator, openai; and requests as argostranslate's client sends them.
+"""Existing clients, unchanged: libretranslatepy, deep-translator, openai; and requests like those of argostranslate.
 
 argostranslate itself needs PyQt and stanza, so only the requests of its API client are made here.
 """

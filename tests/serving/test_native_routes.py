@@ -29,7 +29,8 @@ def test_the_n_best_with_scores_and_alignment_are_those_of_the_plain_call(addres
     for table, one in zip([found, *found["alternatives"]], [best, *best.alternatives], strict=True):
         assert (table["text"], table["cut"]) == (one.text, one.cut)
         assert table["score"] == pytest.approx(one.score, abs=1e-5)
-        assert [(word["text"], word["start"], word["end"]) for word in table["words"]] == [word[:3] for word in one.words]
+        words = [(word["text"], word["start"], word["end"]) for word in table["words"]]
+        assert words == [word[:3] for word in one.words]
         assert [word["score"] for word in table["words"]] == pytest.approx([word.score for word in one.words], abs=1e-4)
         want = task.align([TEXT], [one])[0].table()
         assert table["alignment"]["source"] == want["source"]

@@ -12,6 +12,7 @@ from regard.data.languages import LanguagePair
 from regard.serving.engine import ServingEngine
 from regard.serving.models import ModelArgument, ModelCatalog, ServedModel, _inspector
 
+
 def save_translator(folder, source="en", target="fr"):
     """A folder with an untrained translator."""
     task = texting.translator()
@@ -79,7 +80,7 @@ def upload(name, content, **fields):
     mark = "xxBOUNDARYxx"
     parts = [f'--{mark}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'.encode()
              for key, value in fields.items()]
-    parts.append(f'--{mark}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode("utf-8")
+    parts.append(f'--{mark}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
                  + content + b"\r\n")
     return {"body": b"".join(parts) + f"--{mark}--\r\n".encode(),
             "headers": {"content-type": f"multipart/form-data; boundary={mark}"}}

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from regard.data.sources.formats import FORMATS, format_of
 from regard.data.sources.text import DataError, Location
@@ -198,8 +198,7 @@ class FileTranslation:
             except QueueFullError as error:
                 self.cancelled.wait(min(error.retry_after, left, 2.0))
                 continue
-            found: list[Translation] = ticket.result(left + 1)
-            return found
+            return cast(list[Translation], ticket.result(left + 1))
 
     def _align(self, texts: list[str], found: list[Translation]) -> list[Alignment]:
         with self.model.lock:

@@ -17,6 +17,7 @@ from regard.serving.metrics import ServerMetrics, log_request
 from regard.serving.requests import CLIENT_CLOSED, HttpError, RequestFacts
 from regard.serving.settings import ServerSettings
 
+MAX_HEADER_BYTES = 32 << 10
 UPLOAD_ROUTE = "/translate_file"
 QUIET_ROUTES = ("/health", "/metrics")
 """Routes that are asked for all the time, and are not logged unless they fail."""
@@ -85,6 +86,10 @@ class Observer:
         try:
             if not self.knows_host(scope):
                 raise HttpError(421, "This server does not answer to this Host. Start it with --allowed-host NAME.")
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+                raise HttpError(431, f"The headers are too long: at most {MAX_HEADER_BYTES:,} bytes are accepted.")
+            if len(scope["query_string"]) + len(scope["path"]) > self.settings.max_body:
+                raise HttpError(414, "The address is too long. Send the text in the body.")
             if self.running > self.settings.max_requests:
                 raise HttpError(429, "The server is busy. Try again later.", retry_after=1)
             await self.app(scope, receive, observed_send)

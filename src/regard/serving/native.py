@@ -275,9 +275,9 @@ def _extend_alignment(table: dict[str, Any], alignment: Alignment, lines: Sequen
                 end = start + len(word["text"])
                 numbers[side][number] = len(table[side])
                 table[side].append({"text": word["text"], "start": start + place, "end": end + place})
-    table["links"] += [{**link, "source": numbers["source"][link["source"]], "target": numbers["target"][link["target"]]}
-                       for link in one["links"]
-                       if link["source"] in numbers["source"] and link["target"] in numbers["target"]]
+    sources, targets = numbers["source"], numbers["target"]
+    table["links"] += [{**link, "source": sources[link["source"]], "target": targets[link["target"]]}
+                       for link in one["links"] if link["source"] in sources and link["target"] in targets]
 
 
 async def _translate_raw(model: ServedModel, job: JobContext, texts: Sequence[str], strategy: DecodingStrategy,

@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
@@ -243,7 +243,7 @@ class _Stream:
         """The last events: what was held back, and why each text ended; or an error."""
         try:
             with engine_errors():
-                found: list[Completion] = list(self.ticket.result(0))
+                found = cast(list[Completion], self.ticket.result(0))
         except HttpError as error:
             table = {"error": {"message": error.message, "type": "server_error", "code": error.status, "param": None}}
             return [f"data: {json.dumps(table)}\n\n"]

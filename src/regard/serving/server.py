@@ -25,11 +25,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.serving.app import create_app
 from regard.serving.context import ServerContext
 from regard.serving.engine import ServingEngine
+from regard.serving.limits import MAX_HEADER_BYTES
 from regard.serving.metrics import LOGGER
 from regard.serving.models import ModelCatalog, parse_model
 from regard.serving.settings import ServerSettings
 
-MAX_HEADER_BYTES = 32 << 10
 KEEP_ALIVE_SECONDS = 30
 BACKLOG = 1024
 
@@ -154,7 +154,7 @@ def make_server(context: ServerContext, ready: Callable[[], None] = lambda: None
                             log_config=None, access_log=False, server_header=False, proxy_headers=True,
                             forwarded_allow_ips="127.0.0.1", timeout_keep_alive=KEEP_ALIVE_SECONDS,
                             timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
-                            h11_max_incomplete_event_size=MAX_HEADER_BYTES)
+                            h11_max_incomplete_event_size=MAX_HEADER_BYTES + settings.max_body)
     return SignalServer(config, context, ready)
 
 

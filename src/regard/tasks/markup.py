@@ -138,7 +138,7 @@ def _restore(segment: _Segment, translation: str) -> str:
     """A translation with the original tags; the source if it does not have all of them."""
     between, marks = split_at_placeholders(translation)
     tags = iter(segment.tags)
-    restored = [next(tags, "") if _PLAIN_TAG.fullmatch(mark) else mark for mark in marks]
+    restored = [next(tags, "") if _PLAIN_TAG.fullmatch(mark) else _escape(mark) for mark in marks]
     if sum(map(bool, map(_PLAIN_TAG.fullmatch, marks))) != len(segment.tags):
         return _restore(segment, segment.text)
     return "".join(f"{_escape(text)}{mark}" for text, mark in zip(between, [*restored, ""], strict=True))
