@@ -148,3 +148,13 @@ def test_the_page_and_its_assets(address):
         assert ask(address, f"/{name.decode()}", method="HEAD").body == b""
     for path in ("/assets/../__init__.py", "/assets/%2e%2e/static.py", "/assets/index.html", "/assets/"):
         assert ask(address, path).status == 404
+
+
+def test_alternatives_are_aligned_like_the_best(address):
+    fields = {"text": "the dog sleeps\nthe cat", "source": "en", "target": "fr", "nbest": 3, "align": True}
+    [best] = ask(address, "/api/v1/translate", fields).json["translations"]
+    assert len(best["alternatives"]) == 2
+    for one in (best, *best["alternatives"]):
+        for side, text in (("source", fields["text"]), ("target", one["text"])):
+            assert [text[word["start"]:word["end"]] for word in one["alignment"][side]] == [
+                word["text"] for word in one["alignment"][side]]

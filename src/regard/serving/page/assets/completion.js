@@ -13,7 +13,7 @@ const LENGTHS = [16, 32, 64, 128, 256, 512];
  */
 export function startCompletion(models, charLimit, message) {
   const room = byId("completer");
-  const prompt = make("textarea", { id: "prompt", dir: "auto", rows: "6", placeholder: "Begin a text",
+  const prompt = make("textarea", { id: "prompt", dir: "auto", rows: "4", placeholder: "Begin a text",
     "aria-describedby": "prompt-count" });
   const count = make("span", { id: "prompt-count", class: "quiet" });
   const model = make("select", { id: "language-model" }, ...models.map((name) => make("option", {}, name)));
@@ -22,7 +22,7 @@ export function startCompletion(models, charLimit, message) {
     make("option", { value: one, selected: one === (kept.length ?? 64) }, `${one} tokens`)));
   const temperature = make("input", { id: "temperature", type: "range", min: "0", max: "1.5", step: "0.1" });
   temperature.value = String(kept.temperature ?? 0.8);
-  const shown = make("output", { for: "temperature" }, temperature.value);
+  const shown = make("span", {}, temperature.value);
   const go = make("button", { type: "submit", class: "strong" }, "Continue the text");
   const copy = make("button", { type: "button", class: "ghost", disabled: true }, "Copy");
   const result = make("div", { id: "completion", role: "group", "aria-label": "Completion", dir: "auto",
@@ -66,13 +66,13 @@ export function startCompletion(models, charLimit, message) {
     event.preventDefault();
     if (running) running.abort();
     else complete();
-  } }, field("Text", prompt, count), make("div", { class: "row" },
+  } }, field("Text", prompt), count, make("div", { class: "row" },
     models.length > 1 && field("Model", model), field("Length", length),
-    field("Temperature", temperature, shown), go), result, make("div", { class: "foot" }, copy));
+    field("Temperature ", temperature, shown), go), result, make("div", { class: "foot" }, copy));
   room.replaceChildren(form);
   message.again = complete;
   temperature.addEventListener("input", () => {
-    shown.value = temperature.value;
+    shown.textContent = temperature.value;
   });
   prompt.addEventListener("input", counted);
   prompt.addEventListener("keydown", (event) => {
@@ -88,9 +88,10 @@ export function startCompletion(models, charLimit, message) {
   prompt.focus();
 }
 
-/** A control with its label. @param {string} label @param {HTMLElement} box @param {HTMLElement | null} after */
-function field(label, box, after = null) {
-  return make("div", { class: "field" }, make("label", { for: box.id }, label), box, after);
+/** A control with its label, which may show the value. @param {string} label @param {HTMLElement} box
+ * @param {HTMLElement | null} value */
+function field(label, box, value = null) {
+  return make("div", { class: "field" }, make("label", { for: box.id }, label, value), box);
 }
 
 /**

@@ -67,7 +67,7 @@ class TranslatorPage {
   /** Show what was chosen last time, and listen. */
   start() {
     const { source, target, text, result, bySentence } = this;
-    const detect = this.languages.length > 1 ? [[AUTO, "Detect language"]] : [];
+    const detect = this.languages.length > 1 ? [[AUTO, "Detect"]] : [];
     fillSelect(source, [...detect, ...this.languages.map(({ code }) => [code, this.nameOf(code)])],
       recall("source", AUTO));
     this.chooseLanguages();
