@@ -326,8 +326,8 @@ class EngineCore:
             self.queue.extendleft(reversed(skipped))
 
     def _cost(self, row: SearchRow) -> int:
-        """The tokens of a row; one that is larger than its share of the budget counts as that share."""
-        return min(row.tokens, max(1, self.token_budget // 2))
+        """The tokens of a row; a long one counts as half of the budget at most, so that short ones pass it."""
+        return min(row.tokens, self.token_budget // 2) if row.capacity > SHORT_CAPACITY else row.tokens
 
     def _start(self, ticket: Ticket, row: SearchRow) -> None:
         if ticket.queued_seconds is None:
