@@ -17,7 +17,7 @@ import texting
 import torch
 from refusals import assert_named
 
-from regard.serving import engine as serving
+from regard.decoding import live_search
 from regard.serving.engine import (
     DeadlineError,
     EngineCore,
@@ -303,7 +303,7 @@ def test_a_step_that_fails_does_not_end_the_engine(monkeypatch):
     bench = Bench()
     tickets = [bench.submit([text], FOREVER) for text in TEXTS[:3]]
     bench.turn(2)
-    step = serving.LiveSearch.step
+    step = live_search.LiveSearch.step
     failures = iter([True, True])
 
     def fail(self, *given):
@@ -311,7 +311,7 @@ def test_a_step_that_fails_does_not_end_the_engine(monkeypatch):
             raise IndexError("index out of range")
         return step(self, *given)
 
-    monkeypatch.setattr(serving.LiveSearch, "step", fail)
+    monkeypatch.setattr(live_search.LiveSearch, "step", fail)
     bench.finish()
     for ticket, text in zip(tickets[1:], TEXTS[1:3], strict=True):
         assert_same_text(bench, ticket, [text], FOREVER)
