@@ -259,8 +259,10 @@ class RowPositions:
         self.rows, self.filled = positions, filled
         self.every = torch.arange(len(positions), device=positions.device)
         places = torch.arange(filled, device=positions.device)
-        self.allowed = (places <= positions.unsqueeze(-1))[:, None, None]
-        """(R, 1, 1, filled)"""
+        hidden = (places > positions.unsqueeze(-1))[:, None, None]
+        # Attention would convert a bool mask in every layer; packed weights are in float32.
+        self.mask = torch.zeros(hidden.shape, device=positions.device).masked_fill_(hidden, -torch.inf)
+        """(R, 1, 1, filled): 0 for the keys of a row, −∞ for others."""
 
 
 class PackedProduct:
@@ -288,9 +290,9 @@ class PackedAttention(StepAttention):
         super().__init__(layer)
         self.output = PackedProduct(layer.output)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """(F, H, N, D) -> (F, H, N, D)."""
-        return scaled_dot_product_attention(query, key, value, allowed, scale=self.scale,
+        return scaled_dot_product_attention(query, key, value, mask, scale=self.scale,
                                             enable_gqa=self.heads != self.key_heads)
 
     def merge(self, attended: Tensor) -> Tensor:
@@ -318,7 +320,7 @@ class PackedSelfAttention(PackedAttention):
             cache.key[at.every, :, at.rows] = key.squeeze(2)
             cache.value[at.every, :, at.rows] = value.squeeze(2)
             return self.merge(self.attend(query, cache.key[:, :, :at.filled], cache.value[:, :, :at.filled],
-                                          at.allowed))
+                                          at.mask))
         cache.key[:, :, at:at + 1] = key
         cache.value[:, :, at:at + 1] = value
         return self.merge(self.attend(query, cache.key[:, :, :at + 1], cache.value[:, :, :at + 1]))

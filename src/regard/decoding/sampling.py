@@ -324,7 +324,10 @@ class TokenSampler:
     def __call__(self, log_probabilities: Tensor, prefixes: Prefixes) -> Tensor:
         """(B, V) -> (B,)"""
         numbers = uniform_numbers(self.seeds[prefixes.rows], prefixes.samples, prefixes.lengths)
-        return sample_tokens(self.filters(log_probabilities), numbers)
+        filtered = self.filters(log_probabilities)
+        # A row of NaN has no distribution; its NaN is chosen, even if a constraint has set some tokens to −∞.
+        no_distribution = filtered.probabilities[:, 0].isnan()
+        return torch.where(no_distribution, log_probabilities.argmax(-1), sample_tokens(filtered, numbers))
 
 
 def sample_tokens(filtered: FilteredTokens, numbers: Tensor) -> Tensor:

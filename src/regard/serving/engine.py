@@ -27,12 +27,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from regard import allocation, checks
-from regard.decoding.live_search import LiveSearch
 from regard.decoding.request import Hypothesis, InvalidLogitsError
 from regard.kernels.packed_linear import packed_linear_layers
 from regard.serving.text_jobs import SearchRow, ServedTask, TextJob, can_stream, served_task
@@ -42,8 +41,10 @@ from regard.tasks.translator import GlossaryLike, Translation, Translator
 
 __all__ = ["CancelledError", "DeadlineError", "EngineLoad", "ModelError", "QueueFullError", "ServingEngine", "Ticket"]
 
-CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 1 << 16, 1 << 19
-"""Tokens, hypotheses times storage, that run at once: on a CPU, more rows lengthen a step as much as they fill it."""
+CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 1 << 15, 1 << 19
+"""Tokens, hypotheses times storage, that run at once: on a CPU some 250 hypotheses, with more a step takes longer."""
+MEMORY_SHARE = 4
+"""The tokens that run at once may take one part in this many of the free memory of a GPU."""
 SHORT_CAPACITY = 256
 """Rows with more storage count as long."""
 RATE_SECONDS = 10.0
@@ -150,7 +151,7 @@ class Batch:
 
     def __init__(self, served: ServedTask, row: SearchRow, isolated: bool) -> None:
         self.served, self.group, self.isolated = served, row.group, isolated
-        self.live: LiveSearch[SearchRow] = LiveSearch(served.model, served.prepare, row.capacity)
+        self.live = served.live_search(row)
         self.joining = list[SearchRow]()
 
     @property
@@ -165,8 +166,7 @@ class EngineCore:
     def __init__(self, task: Translator | Completer, max_queued: int, token_budget: int | None,
                  clock: Callable[[], float]) -> None:
         self.served, self.max_queued, self.clock = served_task(task), max_queued, clock
-        on_gpu = task.device.type == "cuda"
-        self.token_budget = (GPU_TOKEN_BUDGET if on_gpu else CPU_TOKEN_BUDGET) if token_budget is None else token_budget
+        self.token_budget = default_budget(task) if token_budget is None else token_budget
         self.condition = threading.Condition()
         self.queue = deque[Ticket]()  # requests with rows that wait
         self.active = set[Ticket]()
@@ -196,6 +196,7 @@ class EngineCore:
             self.check_room(len(rows))
             for number, job, row in rows:
                 self.owners[job] = ticket, number
+                row.separate |= on_text is not None and job.served.on_gpu
                 ticket.waiting.append(row)
             ticket.unstarted = len(rows)
             self.queued += len(rows)
@@ -326,8 +327,8 @@ class EngineCore:
             self.queue.extendleft(reversed(skipped))
 
     def _cost(self, row: SearchRow) -> int:
-        """The tokens of a row; one that is larger than its share of the budget counts as that share."""
-        return min(row.tokens, max(1, self.token_budget // 2))
+        """The tokens of a row; a long one counts as half of the budget at most, so that short ones pass it."""
+        return min(row.tokens, self.token_budget // 2) if row.capacity > SHORT_CAPACITY else row.tokens
 
     def _start(self, ticket: Ticket, row: SearchRow) -> None:
         if ticket.queued_seconds is None:
@@ -465,6 +466,16 @@ class EngineCore:
     def _release_models(self, keep: set[ServedTask]) -> None:
         for served in [one for one in self.contexts if one not in keep]:
             self.contexts.pop(served).close()
+
+
+def default_budget(task: Translator | Completer) -> int:
+    """The token budget that suits the device of a task."""
+    if task.device.type != "cuda":
+        return CPU_TOKEN_BUDGET
+    decoder: Any = task.model.decoder
+    layers, weight = len(getattr(getattr(decoder, "stack", None), "blocks", (decoder,))), next(decoder.parameters())
+    token = 2 * layers * weight.shape[-1] * weight.element_size()  # the bytes of its keys and values
+    return max(1, min(GPU_TOKEN_BUDGET, torch.cuda.mem_get_info(task.device)[0] // MEMORY_SHARE // token))
 
 
 class ServingEngine:

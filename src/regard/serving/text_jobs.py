@@ -17,8 +17,12 @@ from functools import partial
 from typing import Any
 
 from regard import checks
+from regard.decoding import gpu_live_search
 from regard.decoding.beam import BeamSearch
 from regard.decoding.constraints import TermAutomaton
+from regard.decoding.gpu_live_search import GpuLiveSearch
+from regard.decoding.live_search import LiveSearch
+from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import Hypothesis, Sources
 from regard.decoding.sampling import TokenSampler, TokenSearch, seed_tensor
 from regard.models.contract import GenerativeModel, Memory
@@ -48,6 +52,8 @@ class SearchRow:
     seed: int | None
     automaton: TermAutomaton | None
     """The automaton of its required terms. It numbers its states as it meets them, so a row keeps its own."""
+    separate: bool = False
+    """Whether it cannot run in a batch of CUDA graphs, so that it has a batch with its equals."""
     prefix_log_probabilities: Sequence[float] = ()
     written: list[int] = field(default_factory=list)
     """The tokens so far, of a row that is streamed."""
@@ -59,9 +65,9 @@ class SearchRow:
         return rows * self.capacity
 
     @property
-    def group(self) -> tuple[DecodingStrategy, bool, int]:
+    def group(self) -> tuple[DecodingStrategy, bool, bool, int]:
         """Rows with equal groups can share a batch. Terms slow a batch down, so rows with terms have their own."""
-        return self.strategy, self.automaton is not None, self.capacity
+        return self.strategy, self.automaton is not None, self.separate, self.capacity
 
 
 SearchRows = Generator[tuple[list[Any], DecodingStrategy], list[list[Hypothesis]], list[list[Hypothesis]]]
@@ -111,6 +117,7 @@ class ServedTask(ABC):
     """A task as the engine uses it."""
 
     model: GenerativeModel
+    on_gpu: bool
     target_lang: str | None = None
     """The only target language, where it is known."""
 
@@ -139,6 +146,13 @@ class ServedTask(ABC):
     def settled_text(self, job: TextJob, row: SearchRow) -> str:
         """The text so far that later tokens cannot change."""
 
+    def live_search(self, row: SearchRow) -> "LiveSearch[SearchRow] | GpuLiveSearch[SearchRow]":
+        """A batch for rows like this one, without any."""
+        model = honour_hooks(self.model)
+        if self.on_gpu and not row.separate and gpu_live_search.why_not(model, self.prepare([row])) is None:
+            return GpuLiveSearch(model, self.prepare, row.capacity)
+        return LiveSearch(model, self.prepare, row.capacity)
+
     def capacity(self, needed: int) -> int:
         """The storage of a row that needs so many tokens."""
         limit = max_positions(getattr(self.model, "decoder", None))
@@ -151,7 +165,7 @@ class ServedTranslator(ServedTask):
 
     def __init__(self, translator: Translator) -> None:
         self.task, self.model = translator, translator.model  # type: ignore[assignment]
-        self.target_lang = translator.target_lang
+        self.on_gpu, self.target_lang = translator.device.type == "cuda", translator.target_lang
 
     def jobs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
              glossary: GlossaryLike | None = None) -> list[TextJob]:
@@ -171,7 +185,8 @@ class ServedTranslator(ServedTask):
         search = fitted.prepare(inputs)  # refuses what does not fit
         prompt = list(inputs.prompts[0])
         return SearchRow(job, content, prompt, max_length, self.capacity(max(len(prompt) + max_length, len(source))),
-                         _shared(strategy), _seed(strategy, source), _automaton(search))
+                         _shared(strategy), _seed(strategy, source), _automaton(search),
+                         separate=self.on_gpu and bool(content.prefix or content.whole_words))
 
     def encode(self, rows: Sequence[SearchRow]) -> Memory | None:
         """The encoded sources; the rows get the log-probabilities of their prefixes."""
@@ -205,6 +220,7 @@ class ServedCompleter(ServedTask):
 
     def __init__(self, completer: Completer) -> None:
         self.task, self.model = completer, completer.model  # type: ignore[assignment]
+        self.on_gpu = completer.device.type == "cuda"
 
     def jobs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
              glossary: GlossaryLike | None = None) -> list[TextJob]:

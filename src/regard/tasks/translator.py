@@ -350,16 +350,16 @@ class Translator(Task, TranslatorMixin):
     def _hypotheses(self, rows: Sequence[TranslationRow], strategy: DecodingStrategy) -> list[list[Hypothesis]]:
         """The hypotheses for each row, the best first; their ids include the prefix."""
         with model_unchanged(self.model):
-            memory = self.encode_rows(rows)
+            with packed_linear_layers(self.model):
+                memory = self.encode_rows(rows)
             inputs, strategy = self.search_inputs(rows, memory, strategy, [self.room(row, strategy) for row in rows])
             found = strategy.run(inputs)
             logs = self.prefix_log_probabilities(rows, memory)
             return [with_prefix(row.prefix, before, some) for row, before, some in zip(rows, logs, found, strict=True)]
 
     def encode_rows(self, rows: Sequence[TranslationRow]) -> Memory:
-        """The encoded sources of rows."""
-        with packed_linear_layers(self.model):
-            return encode(self.model, self.tokens([row.source for row in rows]))
+        """The encoded sources of rows, faster inside of `packed_linear_layers`."""
+        return encode(self.model, self.tokens([row.source for row in rows]))
 
     def search_inputs(self, rows: Sequence[TranslationRow], memory: SourceInput, strategy: StrategyT,
                       max_lengths: Sequence[int]) -> tuple[SearchInputs, StrategyT]:
