@@ -1,4 +1,4 @@
-"""Screenshots of the page for docs/: every view, of a trained model, in a real browser.
+"""Screenshots of both pages for docs/: every view of attention, and the translator, of a trained model, in a browser.
 
     python docs/pictures.py MODEL [OTHER] [-o docs/pictures]
 
@@ -57,6 +57,7 @@ def main() -> int:
             attention, head = local_head(long)
             state = f"#view=long&attention={attention}&head={head}"
             shoot(browser, server.address + state, given.output / "long.png", wait=4000)
+        shoot_translator(browser, given.model, given.output / "serve.png")
         browser.close()
     return 0
 
@@ -85,6 +86,22 @@ def local_head(trace: Trace) -> tuple[int, int]:
     return max(found)[1:]
 
 
+def shoot_translator(browser: Any, model: Path, path: Path) -> None:
+    """Take a screenshot of the page of `regard serve`, with the alternatives of a word."""
+    from regard.serving.server import BackgroundServer
+
+    with BackgroundServer([str(model)]) as server:
+        page = browser.new_page(viewport={"width": WIDTH - 200, "height": 720})
+        page.goto(server.address)
+        page.locator("#text").fill(TEXT)
+        page.locator("#result .word").nth(3).click()
+        page.wait_for_selector("#popover section:nth-of-type(2) .alternative")
+        page.wait_for_timeout(1500)
+        page.screenshot(path=str(path))
+        page.close()
+    _reduce_colours(path)
+
+
 def shoot(browser: Any, address: str, path: Path, *, scheme: str = "light", wait: int = 800) -> None:
     """Take one screenshot, in a window as high as the page, with scales and notes."""
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
@@ -100,9 +117,16 @@ def shoot(browser: Any, address: str, path: Path, *, scheme: str = "light", wait
     page.screenshot(path=str(path))
     page.close()
     if path.stem != "long":  # its map has more colours than a palette
-        from PIL import Image
+        _reduce_colours(path)
+    else:
+        print(path)
 
-        Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+def _reduce_colours(path: Path) -> None:
+    """Save a screenshot again with a palette, which makes it small."""
+    from PIL import Image
+
+    Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     print(path)
 
 

@@ -113,7 +113,7 @@ def runs(words):
     path, _ = command_of(words)
     return path not in ((), ("demo",), ("train",), ("info",), ("config",)) and not {
         "--road", "--models", "--task", "trace.safetensors"} & {*words} and (
-        path != ("look",) or "--terminal" in words or "-o" in words)
+        path != ("look",) or "--terminal" in words or "-o" in words) and (path != ("serve",) or "--make-key" in words)
 
 
 @pytest.mark.thorough

@@ -43,7 +43,7 @@ def shout(texts):
     for text in texts:
         if len(text) > 40:
             raise ValueError(f"too long: {text[:5]}")
-    return [SimpleNamespace(text=text.upper(), score=0.0, cut=False) for text in texts]
+    return [SimpleNamespace(text=text.upper(), score=0.0, cut=False, alternatives=()) for text in texts]
 
 
 WORK = partial(isolate_errors, work=shout)
@@ -80,7 +80,7 @@ def test_one_bad_line_of_ten_thousand(tmp_path):
 
 def test_a_target_fits_its_format(tmp_path):
     def work(texts):
-        return [SimpleNamespace(text="a\tb\r\nc\0", score=0.0, cut=False) for _ in texts]
+        return [SimpleNamespace(text="a\tb\r\nc\0", score=0.0, cut=False, alternatives=()) for _ in texts]
 
     for name, content, want in (("a.txt", "x\ny\n", "a\tb  c\na\tb  c\n"),
                                 ("a.tsv", "x\ny\tz\n", "x\ta b  c\ny\ta b  c\n"),
@@ -185,7 +185,7 @@ def test_killed_at_any_moment_and_called_again(tmp_path, block):
 
     def ask(texts):
         time.sleep(0.0005 * len(texts))
-        return [SimpleNamespace(text=text.upper(), score=0.0, cut=False) for text in texts]
+        return [SimpleNamespace(text=text.upper(), score=0.0, cut=False, alternatives=()) for text in texts]
 
     def work(texts):
         return translate_with_placeholders(texts, ask)
@@ -221,8 +221,8 @@ def test_placeholders_of_two_hundred_entries_survive_any_model(tmp_path):
     path.write_text(po(200))
 
     def ask(texts):
-        return [SimpleNamespace(text="".join(draw.choices('%s{}<>/b1 X"\\$\n', k=9)), score=0.0, cut=False)
-                for _ in texts]
+        return [SimpleNamespace(text="".join(draw.choices('%s{}<>/b1 X"\\$\n', k=9)), score=0.0, cut=False,
+                                alternatives=()) for _ in texts]
 
     outcome, _ = translated(path, output, lambda texts: translate_with_placeholders(texts, ask))
     assert outcome.entries == 200

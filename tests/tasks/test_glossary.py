@@ -25,7 +25,15 @@ from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
 from regard.decoding.request import Hypothesis
 from regard.tasks.alignment import Alignment
 from regard.tasks.evaluation import bleu, chrf
-from regard.tasks.glossary import Glossary, GlossarySearch, RequiredTerm, TermSpelling, TranslationInput, can_continue
+from regard.tasks.glossary import (
+    Glossary,
+    GlossarySearch,
+    RequiredTerm,
+    TermSpelling,
+    TranslationInput,
+    can_continue,
+    finish_search,
+)
 from regard.tasks.search import Beam
 
 TERMS = Glossary({"dog": "chien", "hot dog": "saucisse", "big": ["grand", "gros"], "US": "États-Unis", "l": "litre",
@@ -227,7 +235,7 @@ def test_a_text_has_a_turn_for_each_of_its_terms_whatever_is_beside_it():
         rows.clear()
         asked = [TranslationInput(text, [number], [], Glossary({"dog": "chien"}).found(text)) for number,
                  text in enumerate(texts)]
-        GlossarySearch(write, look, TermSpelling(tokenizer), lambda row: 99).translate(asked, Beam())
+        finish_search(GlossarySearch(look, TermSpelling(tokenizer), lambda row: 99).steps(asked, Beam()), write)
         return [sum(bool(row.prefix) for row in rows if row.source == [number]) for number in range(len(texts))]
 
     assert turns("a dog") == [1]

@@ -54,7 +54,7 @@ class Knowing:
     def ask(self, texts):
         self.asked += texts
         made = [self.known[text].pair.target if text in self.known else "Rien du tout." for text in texts]
-        return [SimpleNamespace(text=text, score=-1.0, cut=False) for text in made]
+        return [SimpleNamespace(text=text, score=-1.0, cut=False, alternatives=()) for text in made]
 
     def align(self, texts, found):
         return [self._alignment(text, self.known[text]) for text in texts]

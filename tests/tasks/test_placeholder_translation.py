@@ -32,7 +32,8 @@ def model(write, asked=None):
     def ask(texts):
         if asked is not None:
             asked.append(texts)
-        return [SimpleNamespace(text=write(text), score=-float(len(text)), cut=False) for text in texts]
+        return [SimpleNamespace(text=write(text), score=-float(len(text)), cut=False, alternatives=())
+                for text in texts]
 
     return ask
 

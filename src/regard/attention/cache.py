@@ -4,8 +4,9 @@
     StaticCache    the same in storage of fixed size, masked by a tensor, so that a CUDA graph can replay a step
     ContextCache   fixed: cross-attention projects its context once
 
-Rows (sequences) have their own positions, so a finished one can be replaced by another. A cache that was passed to a
-step is consumed: its storage is written. Copy it first to keep it. Caches know neither scores nor layers.
+Rows (sequences) have their own positions, so a finished one can be replaced by another. Where rows differ in length,
+what is stored after a shorter one is finite, so that a mask hides it. A cache that was passed to a step is consumed:
+its storage is written. Copy it first to keep it. Caches know neither scores nor layers.
 
 Legend: B rows, H key heads, C capacity, N tokens, D width.
 """
@@ -67,10 +68,16 @@ class Cache:
         else:
             rows_B1 = torch.arange(key.shape[0], device=key.device).unsqueeze(-1)
             index_BN = self.positions.unsqueeze(-1) + torch.arange(key.shape[-2], device=key.device)
+            self.clear(self.filled, filled)
             self.key[rows_B1, :, index_BN] = key.transpose(1, 2).to(self.key.dtype)
             self.value[rows_B1, :, index_BN] = value.transpose(1, 2).to(self.value.dtype)
         positions = self.positions + (key.shape[-2] if lengths is None else lengths)
         return Cache(self.key, self.value, positions, filled, self.uniform and lengths is None)
+
+    def clear(self, first: int, last: int) -> None:
+        """Write zeros where rows that are shorter than others have no tokens: new storage may hold NaN."""
+        self.key[:, :, first:last] = 0.0
+        self.value[:, :, first:last] = 0.0
 
     def step_mask(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
         """The mask by which `count` new tokens attend to the tokens before them and to themselves, within `extra`.
@@ -119,6 +126,7 @@ class Cache:
             raise checks.wrong("other", f"of at most {self.capacity} tokens, the capacity", f"of {filled}")
         index = row_indices(rows, self.key)
         key, value = other.view(filled)
+        self.clear(self.filled, filled)
         self.key[index, :, :filled] = key
         self.value[index, :, :filled] = value
         positions = self.positions.index_copy(0, index, other.positions)

@@ -10,6 +10,7 @@ next step.
 import base64
 import itertools
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -193,6 +194,9 @@ def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.d
 Listener = Callable[[Look], None]
 
 
+_LISTENERS_LOCK = threading.Lock()  # two threads may stop listening at the same time
+
+
 class Tap:
     """The tap of one layer: passes each `Look` of the layer to its listeners."""
 
@@ -207,10 +211,11 @@ class Tap:
             yield
         finally:
             # Remove by identity, the last one first: other listeners may be equal to this one.
-            for i in reversed(range(len(self.listeners))):
-                if self.listeners[i] is listener:
-                    del self.listeners[i]
-                    break
+            with _LISTENERS_LOCK:
+                for i in reversed(range(len(self.listeners))):
+                    if self.listeners[i] is listener:
+                        del self.listeners[i]
+                        break
 
     def send(self, look: Look) -> None:
         """Pass a look to all listeners."""
@@ -219,6 +224,17 @@ class Tap:
 
     def __reduce__(self) -> "tuple[type[Tap], tuple[()]]":
         return Tap, ()  # a copy of a layer, also in another process, is another layer and has no listeners yet
+
+
+def in_this_thread(listener: Listener) -> Listener:
+    """A listener that hears only what this thread computes: others may use the model at the same time."""
+    own = threading.get_ident()
+
+    def hear(look: Look) -> None:
+        if threading.get_ident() == own:
+            listener(look)
+
+    return hear
 
 
 def find_taps(model: nn.Module) -> dict[str, Tap]:

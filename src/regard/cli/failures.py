@@ -21,6 +21,7 @@ REMEDIES = {
     "evaluate": "Use a smaller --beam, or shorter texts.",
     "compare": "Use --quick, or smaller models with --set model.width=N.",
     "look": "Use a shorter text, or a smaller --beam.",
+    "serve": "Serve fewer or smaller models, or use a smaller --max-queue.",
     "export": "Close other programs, or use --quantization int8 for ctranslate2.",
 }
 """For each command the two settings that need less memory."""

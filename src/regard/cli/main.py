@@ -29,6 +29,7 @@ from regard.cli import (
     fill,
     info,
     look,
+    serve,
     train,
     translate,
 )
@@ -38,7 +39,8 @@ from regard.cli.options import ExamplesGroup, PanelCommand, with_examples
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the installed package."""
 
-SECTIONS = {"Start": ("demo",), "Train": ("train", "data"), "Use": ("translate", "complete", "fill", "classify"),
+SECTIONS = {"Start": ("demo",), "Train": ("train", "data"),
+            "Use": ("translate", "complete", "fill", "classify", "serve"),
             "Look and compare": ("look", "evaluate", "compare"), "Tools": ("info", "config", "export")}
 """Sections of `regard --help`; a command that is in none of them is listed with the last."""
 SIMILAR_COMMANDS = {
@@ -92,7 +94,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
-                evaluate.evaluate, compare.compare, look.look, info.info, export.export, config.config):
+                serve.serve, evaluate.evaluate, compare.compare, look.look, info.info, export.export, config.config):
     app.command(cls=PanelCommand)(command)
 
 

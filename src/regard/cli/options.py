@@ -69,9 +69,10 @@ BLOCK_SIZE = 2000
 """Texts that are processed together at most."""
 DATA_PANEL, MODEL_PANEL, TRAINING_PANEL = "Data", "Model", "Training"
 SEARCH_PANEL, SAMPLING_PANEL, CONSTRAINTS_PANEL = "Search", "Sampling", "Constraints"
+NETWORK_PANEL, LIMITS_PANEL = "Network", "Limits"
 ENGINE_PANEL, OUTPUT_PANEL, SYNTHETIC_PANEL = "Engine", "Output", "Synthetic data"
 PANELS = ("Arguments", DATA_PANEL, MODEL_PANEL, TRAINING_PANEL, SYNTHETIC_PANEL, SEARCH_PANEL, SAMPLING_PANEL,
-          CONSTRAINTS_PANEL, ENGINE_PANEL, OUTPUT_PANEL)
+          CONSTRAINTS_PANEL, NETWORK_PANEL, LIMITS_PANEL, ENGINE_PANEL, OUTPUT_PANEL)
 """Sections of every command's help, in this order; other sections follow, and "Options" is the last."""
 EXAMPLES_ATTRIBUTE, NO_BREAK_SPACE = "examples", "\xa0"
 SAMPLING_HINT = "--sample replaces beam search. Leave one of them out."

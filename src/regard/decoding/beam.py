@@ -113,6 +113,20 @@ def beam(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts
         token_budget: the maximum number of tokens, prompts and maximum lengths together, that all hypotheses of a batch
             may have; other prompts wait. By default all prompts run at once.
     """
+    search = beam_search(model, memory, prompts=prompts, end=end, max_length=max_length, beams=beams,
+                         min_length=min_length, constraints=constraints, length_penalty=length_penalty,
+                         coverage_penalty=coverage_penalty, num_beam_groups=num_beam_groups,
+                         diversity_penalty=diversity_penalty, terms=terms, nbest=nbest, token_budget=token_budget)
+    return run_search(model, memory, search.request, search)
+
+
+def beam_search(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int],
+                max_length: LengthLimit, beams: int, min_length: int = 0, constraints: Sequence[Constraint] = (),
+                length_penalty: "str | float | LengthPenalty" = "none",
+                coverage_penalty: "float | CoveragePenalty | None" = None, num_beam_groups: int = 1,
+                diversity_penalty: float = 0.5, terms: Sequence[Sequence[TermAlternatives]] | None = None,
+                nbest: int = 1, token_budget: int | None = None) -> "BeamSearch":
+    """The search that `beam` runs, after its arguments have been checked."""
     request = SearchRequest.of(model, memory, prompts, end, max_length, min_length, constraints, token_budget)
     if whole_number("nbest", nbest, 1) > whole_number("beams", beams, 1):
         raise checks.wrong("nbest", f"at most the number of beams, {beams}", nbest)
@@ -123,9 +137,8 @@ def beam(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts
     if coverage is not None and memory is None:
         raise checks.wrong("coverage_penalty", "None for a model without a source", repr(coverage_penalty))
     required = None if terms is None else build_automata(terms, request.ends, request.max_lengths)
-    search = BeamSearch(request, beams, as_length_penalty(length_penalty), nbest, num_beam_groups, diversity,
-                        coverage, required)
-    return run_search(model, memory, request, search)
+    return BeamSearch(request, beams, as_length_penalty(length_penalty), nbest, num_beam_groups, diversity,
+                      coverage, required)
 
 
 class RowLengths(NamedTuple):

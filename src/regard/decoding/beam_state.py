@@ -343,6 +343,10 @@ class BeamBatch:
         index = torch.tensor(rows, dtype=torch.long, device=self.live.totals.device)
         return BeamBatch(sequences, lengths, self.live.select(index, max(lengths, default=0)), self.pool.select(index))
 
+    def with_tokens(self, tokens: Tensor) -> "BeamBatch":
+        """The same hypotheses, which read these tokens (R,) next."""
+        return replace(self, live=replace(self.live, tokens=tokens.view_as(self.live.tokens)))
+
     def concat(self, other: "BeamBatch") -> "BeamBatch":
         """These sequences followed by those of another batch."""
         return BeamBatch(self.sequences + other.sequences, self.lengths + other.lengths, self.live.concat(other.live),

@@ -250,11 +250,19 @@ class GraphCache:
     def find(self, key: Any, make: Callable[[], Any]) -> Any:
         """The workspace with this key, created if needed; the oldest go when all together have too many `bytes`."""
         if key not in self.workspaces:
-            self.workspaces[key] = make()
-            while len(self.workspaces) > 1 and sum(one.bytes for one in self.workspaces.values()) > self.limit:
-                self.workspaces.popitem(last=False)
+            self.keep(key, make())
         self.workspaces.move_to_end(key)
         return self.workspaces[key]
+
+    def borrow(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The workspace with this key, created if needed, for the caller alone; `keep` returns it."""
+        return self.workspaces.pop(key, None) or make()
+
+    def keep(self, key: Any, workspace: Any) -> None:
+        """Keep a workspace for later; the oldest go when all together have too many `bytes`."""
+        self.workspaces[key] = workspace
+        while len(self.workspaces) > 1 and sum(one.bytes for one in self.workspaces.values()) > self.limit:
+            self.workspaces.popitem(last=False)
 
 
 GRAPH_CACHES: "weakref.WeakKeyDictionary[nn.Module, GraphCache]" = weakref.WeakKeyDictionary()

@@ -211,14 +211,16 @@ class PackedDecoder:
         return self.model.start(memory, rows=rows, capacity=capacity, cross=cross)
 
     def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
-        """The step of the model. The model itself takes several tokens, and rows at different positions."""
+        """The step of the model. The model itself takes several tokens, and sources without states."""
         blocks: tuple[BlockState, ...] = state.stack.blocks
         if lengths is not None or state.with_cross or ids.shape[1] != 1 or not len(ids):
             return self.model.step(state, ids, lengths)
-        if not all(map(_is_aligned, blocks)):
+        if not all(map(_has_context, blocks)):
             return self.model.step(state, ids, lengths)
-        rows, at, after = len(ids), blocks[0].mixer.filled, blocks[0].mixer.filled_after(1)
-        x = pad_rows(self._embed(ids, state.positions, at, blocks[0].mixer.capacity))
+        cache = blocks[0].mixer
+        rows, after = len(ids), cache.filled_after(1)
+        at = cache.filled if cache.uniform else RowPositions(state.positions, after)
+        x = pad_rows(self._embed(ids, state.positions, at, cache.capacity))
         for one, sublayer, norm in self.sublayers:
             own = blocks[one.block]
             if one.kind == CROSS and own.context is None:
@@ -229,10 +231,11 @@ class PackedDecoder:
                 x = norm(x + sublayer(x, own, state.positions, at))
         x = x if self.last_norm is None else self.last_norm(x)
         logits, positions = self.output.first(x, rows).unsqueeze(1), state.positions + 1
-        following = (BlockState(Cache(own.mixer.key, own.mixer.value, positions, after), own.context) for own in blocks)
+        following = (BlockState(Cache(own.mixer.key, own.mixer.value, positions, after, cache.uniform), own.context)
+                     for own in blocks)
         return Step(logits, DecoderState(StackState(tuple(following)), positions, state.with_cross))
 
-    def _embed(self, ids: Tensor, positions: Tensor, at: int, capacity: int) -> Tensor:
+    def _embed(self, ids: Tensor, positions: Tensor, at: "int | RowPositions", capacity: int) -> Tensor:
         """The vectors (R, D) of tokens at position `at` of `capacity`."""
         embedding = self.embedding
         if not is_simple_embedding(embedding):
@@ -242,10 +245,24 @@ class PackedDecoder:
             x = x * embedding.factor
         if embedding.positions is None:
             return x
-        if self.positions is None or len(self.positions) <= at:
+        last = at if isinstance(at, int) else at.filled - 1
+        if self.positions is None or len(self.positions) <= last:
             self.positions = position_table(embedding, capacity)
             assert self.positions is not None
-        return x + self.positions[at]
+        return x + self.positions[at if isinstance(at, int) else at.rows]
+
+
+class RowPositions:
+    """Rows at different positions: where each one writes its key, and which keys it attends to."""
+
+    def __init__(self, positions: Tensor, filled: int) -> None:
+        self.rows, self.filled = positions, filled
+        self.every = torch.arange(len(positions), device=positions.device)
+        places = torch.arange(filled, device=positions.device)
+        hidden = (places > positions.unsqueeze(-1))[:, None, None]
+        # Attention would convert a bool mask in every layer; packed weights are in float32.
+        self.mask = torch.zeros(hidden.shape, device=positions.device).masked_fill_(hidden, -torch.inf)
+        """(R, 1, 1, filled): 0 for the keys of a row, −∞ for others."""
 
 
 class PackedProduct:
@@ -273,9 +290,9 @@ class PackedAttention(StepAttention):
         super().__init__(layer)
         self.output = PackedProduct(layer.output)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """(F, H, N, D) -> (F, H, N, D)."""
-        return scaled_dot_product_attention(query, key, value, allowed, scale=self.scale,
+        return scaled_dot_product_attention(query, key, value, mask, scale=self.scale,
                                             enable_gqa=self.heads != self.key_heads)
 
     def merge(self, attended: Tensor) -> Tensor:
@@ -290,14 +307,20 @@ class PackedSelfAttention(PackedAttention):
         super().__init__(layer)
         self.rotary, self.joined = layer.rotary, PackedProduct(layer.query, layer.key, layer.value)
 
-    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int) -> Tensor:
-        """The output for tokens at position `at`, which is also the value of `positions` (R,)."""
+    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int | RowPositions) -> Tensor:
+        """The output for tokens at `positions` (R,), which are all `at` if that is a number."""
         cache = state.mixer
         heads = self.joined(x)[:len(positions)].view(len(positions), -1, 1, self.width)
         query, key, value = heads.split((self.heads, self.key_heads, self.key_heads), 1)
         if self.rotary is not None:
             places = positions.unsqueeze(-1)
             query, key = self.rotary(query, places), self.rotary(key, places)
+        if not isinstance(at, int):
+            cache.clear(at.filled - 1, at.filled)  # no row has had a token there
+            cache.key[at.every, :, at.rows] = key.squeeze(2)
+            cache.value[at.every, :, at.rows] = value.squeeze(2)
+            return self.merge(self.attend(query, cache.key[:, :, :at.filled], cache.value[:, :, :at.filled],
+                                          at.mask))
         cache.key[:, :, at:at + 1] = key
         cache.value[:, :, at:at + 1] = value
         return self.merge(self.attend(query, cache.key[:, :, :at + 1], cache.value[:, :, :at + 1]))
@@ -310,7 +333,7 @@ class PackedCrossAttention(PackedAttention):
         super().__init__(layer)
         self.query = PackedProduct(layer.query)
 
-    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int) -> Tensor:
+    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int | RowPositions) -> Tensor:
         context = state.context
         assert context is not None
         rows, each, mask = len(positions), context.rows_per_context, context.mask
@@ -322,7 +345,10 @@ class PackedCrossAttention(PackedAttention):
         return self.merge(attended if each == 1 else unfold_rows(attended, each))
 
 
-def packed_feed_forward(module: FeedForward) -> Callable[[Tensor, BlockState, Tensor, int], Tensor]:
+PackedSublayer = Callable[[Tensor, BlockState, Tensor, int | RowPositions], Tensor]
+
+
+def packed_feed_forward(module: FeedForward) -> PackedSublayer:
     """The feed-forward sublayer of a packed step; ReLU is part of the product before it."""
     if not _is_plain_feed_forward(module):
         return lambda x, state, positions, at: module(x)
@@ -339,13 +365,13 @@ def _is_plain_feed_forward(module: nn.Module) -> bool:
             and all(map(is_plain_linear, (module.up, module.down))))
 
 
-PACKED_SUBLAYERS: dict[int, Callable[[Any], Callable[[Tensor, BlockState, Tensor, int], Tensor]]] = {
+PACKED_SUBLAYERS: dict[int, Callable[[Any], PackedSublayer]] = {
     SELF: PackedSelfAttention, CROSS: PackedCrossAttention, FEED_FORWARD: packed_feed_forward}
 
 
-def _is_aligned(state: BlockState) -> bool:
-    """Whether all rows are at one position, and their source is not empty."""
-    return state.mixer.uniform and (state.context is None or state.context.key.shape[-2] > 0)
+def _has_context(state: BlockState) -> bool:
+    """Whether the sources, if there are any, have states."""
+    return state.context is None or state.context.key.shape[-2] > 0
 
 
 def _norm_function(norm: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -224,7 +224,23 @@ class FusedBuffers(DecoderBuffers):
             layer.keys[:rows, :, :filled] = theirs.keys[stored_rc, :, places].transpose(1, 2)
             layer.values[:rows, :, :filled] = theirs.values[stored_rc, :, places].transpose(1, 2)
             if layer.context is not None and theirs.context is not None:
-                layer.context[:count] = theirs.context[groups]
+                layer.context[:count, :other.sources] = theirs.context[groups]
+
+    def put(self, groups: Tensor, state: DecoderState) -> None:
+        """Replace these groups; all rows of a group begin with the same row of an ordinary state."""
+        rows, each = self.rows(groups), self.width
+        self.positions[rows] = state.positions.repeat_interleave(each)
+        self.table[rows] = self.own_rows[rows].expand(-1, self.capacity)
+        for layer, block in zip(self.layers, state.stack.blocks, strict=True):
+            filled = block.mixer.filled
+            if filled:
+                for mine, theirs in ((layer.keys, block.mixer.key), (layer.values, block.mixer.value)):
+                    mine[rows, :, :filled] = theirs[:, :, :filled].repeat_interleave(each, 0).to(mine.dtype)
+            if block.context is not None and layer.context is not None:
+                own, count = block.context, block.context.key.shape[-2]
+                joined = torch.cat([part.transpose(1, 2).flatten(2) for part in (own.key, own.value)], dim=-1)
+                layer.context[groups, :count] = joined.to(layer.context.dtype)
+                self.lengths[groups] = count if own.lengths is None else own.lengths
 
     def step(self, parents: Tensor | None, tokens: Tensor, window: int) -> None:
         from regard.kernels.decoding import reorder_table  # imports Triton

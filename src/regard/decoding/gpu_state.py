@@ -171,6 +171,33 @@ class SearchState(ABC):
         self.status.status.copy_(status)
         self.tokens.view(-1, self.width).copy_(prompts.unsqueeze(-1))
 
+    def hold_all(self) -> None:
+        """Start without sequences; `put` adds some, each under the number of its slot."""
+        self.sequences, self.steps, self.max_steps = list(range(len(self.status.status))), 0, NEVER_ALLOWED
+        self.status.status.fill_(FINISHED)
+
+    def put(self, slots: Tensor, max_lengths: Sequence[int], tokens: Sequence[int]) -> None:
+        """Replace the sequences in these slots by others without tokens, which read these tokens first.
+
+        They are held, so that the search does not read logits that they do not have yet: after a step of the decoder,
+        `resume` lets them run.
+        """
+        given = torch.tensor([[*max_lengths], [*tokens]]).to(slots.device, non_blocking=True)
+        self.status.lengths[slots] = 0
+        self.status.max_lengths[slots] = given[0].int()
+        self.status.status[slots] = FINISHED
+        self.tokens.view(-1, self.width)[slots] = given[1].unsqueeze(-1)
+        rows = slots.unsqueeze(-1) * self.width + torch.arange(self.width, device=slots.device)
+        self.parents.view(-1, self.width)[slots] = rows.int()
+
+    def resume(self, slots: Tensor) -> None:
+        """Let the sequences in these slots run."""
+        self.status.status[slots] = RUNNING
+
+    def stop(self, slots: Tensor) -> None:
+        """End the sequences in these slots; they have no results."""
+        self.status.status[slots] = FINISHED
+
     @abstractmethod
     def load(self, batch: Any, search: Any) -> None:
         """Start with a batch of running sequences."""
@@ -341,6 +368,14 @@ class BeamState(SearchState):
         self.pool.scores.fill_(-torch.inf)
         self.pool.truncated.fill_(1)
         self.pool.lengths.zero_()
+
+    def put(self, slots: Tensor, max_lengths: Sequence[int], tokens: Sequence[int]) -> None:
+        super().put(slots, max_lengths, tokens)
+        self.totals[slots] = -torch.inf
+        self.totals[slots, 0] = 0.0
+        self.pool.scores[slots] = -torch.inf
+        self.pool.truncated[slots] = 1
+        self.pool.lengths[slots] = 0
 
     def load(self, batch: BeamBatch, search: BeamSearch) -> None:
         count = self._load_status(batch, search)

@@ -61,6 +61,14 @@ class Hypothesis:
         return self.truncated
 
 
+class InvalidLogitsError(ValueError):
+    """The logits of a model are NaN, or all −∞, in one row of a search."""
+
+    def __init__(self, message: str, sequence: int) -> None:
+        super().__init__(message)
+        self.sequence = sequence
+
+
 @dataclass(frozen=True)
 class Sources:
     """Sources that a search encodes when a slot becomes free, in place of a memory of all of them."""
@@ -165,10 +173,11 @@ class SearchRequest:
             logs = constraint(logs, prefixes)
         return logs
 
-    def invalid_logits(self, sequence: int, length: int) -> ValueError:
+    def invalid_logits(self, sequence: int, length: int) -> InvalidLogitsError:
         """The error for a model whose logits are NaN, or all −∞; the caller raises it."""
-        return ValueError(f"The logits of the model are NaN, or −∞ for every token, in row {self.prompt_of(sequence)} "
-                          f"after {checks.plural(length, 'token')}. Check its parameters, or use a wider dtype.")
+        return InvalidLogitsError(
+            f"The logits of the model are NaN, or −∞ for every token, in row {self.prompt_of(sequence)} "
+            f"after {checks.plural(length, 'token')}. Check its parameters, or use a wider dtype.", sequence)
 
 
 def _prompt_rows(prompts: Prompts) -> list[list[int]]:

@@ -17,7 +17,7 @@ Legend: B slots of the batch, t tokens of the longest sequence, V vocabulary, C 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -83,8 +83,17 @@ def greedy(model: GenerativeModel, memory: SourceInput = None, *, prompts: Promp
         text = regard.greedy(model, prompts=[[5, 6]], end=(), max_length=4)[0]
         assert len(text.ids) == 4
     """
+    search = greedy_search(model, memory, prompts=prompts, end=end, max_length=max_length, min_length=min_length,
+                           constraints=constraints, token_budget=token_budget)
+    return run_search(model, memory, search.request, search)
+
+
+def greedy_search(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int],
+                  max_length: LengthLimit, min_length: int = 0, constraints: Sequence[Constraint] = (),
+                  token_budget: int | None = None) -> "TokenSearch":
+    """The search that `greedy` runs, after its arguments have been checked."""
     request = SearchRequest.of(model, memory, prompts, end, max_length, min_length, constraints, token_budget)
-    return run_search(model, memory, request, TokenSearch(request, most_probable))
+    return TokenSearch(request, most_probable)
 
 
 @renamed_arguments(**RENAMED, samples="num_samples")
@@ -108,12 +117,24 @@ def sample(model: GenerativeModel, memory: SourceInput = None, *, prompts: Promp
     Returns:
         `num_samples` hypotheses for each prompt, in the order drawn.
     """
+    search = sampling_search(model, memory, prompts=prompts, end=end, max_length=max_length, seed=seed,
+                             num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+                             min_length=min_length, constraints=constraints, token_budget=token_budget)
+    found = run_search(model, memory, search.request, search)
+    return [found[first:first + num_samples] for first in range(0, len(found), num_samples)]
+
+
+def sampling_search(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int],
+                    max_length: LengthLimit, seed: int | Sequence[int], num_samples: int = 1, temperature: float = 1.0,
+                    top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+                    min_length: int = 0, constraints: Sequence[Constraint] = (),
+                    token_budget: int | None = None) -> "TokenSearch":
+    """The search that `sample` runs, after its arguments have been checked."""
     filters = SamplingFilters(temperature, top_k, top_p, min_p)
     request = SearchRequest.of(model, memory, prompts, end, max_length, min_length, constraints, token_budget,
                                whole_number("num_samples", num_samples, 1))
-    sampler = TokenSampler(filters, seed_tensor(_prompt_seeds(seed, len(request.prompts)), request.device))
-    found = run_search(model, memory, request, TokenSearch(request, sampler))
-    return [found[first:first + num_samples] for first in range(0, len(found), num_samples)]
+    return TokenSearch(request, TokenSampler(
+        filters, seed_tensor(_prompt_seeds(seed, len(request.prompts)), request.device)))
 
 
 @torch.no_grad()
@@ -174,6 +195,10 @@ class TokenBatch:
         width = max(lengths, default=0)
         ids, logs = self.ids[index, :width], self.logs[index, :width]
         return TokenBatch(ids, logs, sequences, lengths, statuses, self.tokens[index])
+
+    def with_tokens(self, tokens: Tensor) -> "TokenBatch":
+        """The same rows, which read these tokens (B,) next."""
+        return replace(self, tokens=tokens)
 
     def concat(self, other: "TokenBatch") -> "TokenBatch":
         """These rows followed by those of another batch."""
@@ -299,7 +324,10 @@ class TokenSampler:
     def __call__(self, log_probabilities: Tensor, prefixes: Prefixes) -> Tensor:
         """(B, V) -> (B,)"""
         numbers = uniform_numbers(self.seeds[prefixes.rows], prefixes.samples, prefixes.lengths)
-        return sample_tokens(self.filters(log_probabilities), numbers)
+        filtered = self.filters(log_probabilities)
+        # A row of NaN has no distribution; its NaN is chosen, even if a constraint has set some tokens to −∞.
+        no_distribution = filtered.probabilities[:, 0].isnan()
+        return torch.where(no_distribution, log_probabilities.argmax(-1), sample_tokens(filtered, numbers))
 
 
 def sample_tokens(filtered: FilteredTokens, numbers: Tensor) -> Tensor:

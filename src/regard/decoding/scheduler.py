@@ -198,7 +198,7 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         if each != list(range(len(unique))):
             state = state.pick(self._row_groups(index, index[::self.search.width], before=1))
             logits, cross = logits[index], None if cross is None else cross[index]
-        present = None if memory is None else _present_states(memory)[index[::self.search.width]]
+        present = None if memory is None else present_states(memory)[index[::self.search.width]]
         lengths = [len(self.request.prompts[self.request.prompt_of(one)]) for one in sequences]
         return RunningBatch(self.search.start(sequences, present), state, logits, cross), lengths
 
@@ -247,7 +247,7 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         return RunningBatch(batch, state, logits_RnV[:, -1], weights)
 
 
-def _present_states(memory: Memory) -> Tensor:
+def present_states(memory: Memory) -> Tensor:
     """(B, N): True for states, False for padding."""
     places = torch.arange(memory.states.shape[1], device=memory.states.device).expand(memory.rows, -1)
     return places < (places.shape[1] if memory.lengths is None else memory.lengths.unsqueeze(-1))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
-from regard.attention.look import Look
+from regard.attention.look import Look, Tap, in_this_thread
 from regard.blocks.stack import Stack, StackConfig, StackState
 from regard.config import Config, integer, renamed
 from regard.mixer import CompositeState, RowState
@@ -183,7 +183,8 @@ class Decoder(nn.Module):
         with ExitStack() as listening:
             for block in self.stack.blocks if looks is not None else ():
                 if looks is not None and block.cross is not None:
-                    listening.enter_context(block.cross.tap.listen(looks.append))  # type: ignore[union-attr, operator]
+                    tap: Tap = block.cross.tap  # type: ignore[union-attr, assignment]
+                    listening.enter_context(tap.listen(in_this_thread(looks.append)))
             yield
 
     def _check_memory(self, memory: AnyMemory | None) -> None:

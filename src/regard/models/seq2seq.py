@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from regard import checks
 from regard.attention.cache import ContextCache
 from regard.attention.layer import Attention, AttentionLayer, BasicAttention
-from regard.attention.look import Look
+from regard.attention.look import Look, in_this_thread
 from regard.attention.normalize import NORMALIZERS
 from regard.attention.score import SCORES, Score
 from regard.blocks.sublayer import Dropout
@@ -236,7 +236,7 @@ class AttendingDecoder(RecurrentDecoder):
         return self.attention.step(hidden.unsqueeze(1), source)[0].squeeze(1)
 
     def _collect_looks(self, looks: list[Look]) -> AbstractContextManager[None]:
-        return self.attention.tap.listen(looks.append)
+        return self.attention.tap.listen(in_this_thread(looks.append))
 
 
 class Seq2Seq(nn.Module):

@@ -133,8 +133,8 @@ class Completer(TextTask):
         self.check_stream(strategy)
         if not isinstance(prompt, str):
             raise checks.wrong("prompt", "a text", *checks.kind(prompt))
-        (row,) = self._encode_prompts([prompt])
-        (max_length,) = self._max_lengths([row], strategy)
+        (row,) = self.encode_prompts([prompt])
+        (max_length,) = self.max_lengths([row], strategy)
         self.check_eval_mode()
         choose = (TokenSampler(strategy.filters, seed_tensor(strategy.seeds([row]), self.device))
                   if isinstance(strategy, Sampling) else most_probable)
@@ -154,8 +154,8 @@ class Completer(TextTask):
         """Complete each prompt by a `Beam` or a `Sampling`, in their order."""
         if not isinstance(strategy, DecodingStrategy):
             raise checks.wrong("strategy", "a Beam, or a Sampling", *checks.kind(strategy))
-        tokenizer, rows = self.text_tokenizer(), self._encode_prompts(as_texts("prompts", prompts))
-        max_lengths, results = self._max_lengths(rows, strategy), dict[int, Completion]()
+        tokenizer, rows = self.text_tokenizer(), self.encode_prompts(as_texts("prompts", prompts))
+        max_lengths, results = self.max_lengths(rows, strategy), dict[int, Completion]()
         # Prompts that leave room for the whole maximum length share batches; the others only with their equals.
         for length in {*max_lengths}:
             numbers = [number for number, one in enumerate(max_lengths) if one == length]
@@ -165,7 +165,7 @@ class Completer(TextTask):
                 lambda rows, length=length: self._hypotheses(rows, strategy, length),  # type: ignore[misc]
                 batch_tokens)
             for number, nbest in zip(numbers, hypotheses, strict=True):
-                results[number] = with_alternatives([_make_completion(tokenizer, rows[number], one) for one in nbest])
+                results[number] = with_alternatives([make_completion(tokenizer, rows[number], one) for one in nbest])
         ordered = [results[number] for number in range(len(rows))]
         self._notify_completions(rows, ordered)
         return ordered
@@ -191,10 +191,14 @@ class Completer(TextTask):
     @torch.inference_mode()
     def _hypotheses(self, prompts: Ids, strategy: DecodingStrategy, max_length: int) -> list[list[Hypothesis]]:
         fitting = replace(strategy, max_length=max_length, min_length=min(strategy.min_length, max_length))
-        return fitting.run(SearchInputs(self.model, None, prompts, prompts, self.special.end,
-                                        [max_length] * len(prompts), self._constraints()))
+        return fitting.run(self.search_inputs(prompts, [max_length] * len(prompts)))
 
-    def _encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
+    def search_inputs(self, prompts: Ids, max_lengths: Sequence[int]) -> SearchInputs:
+        """What a search for these prompts needs, each with its maximum length."""
+        return SearchInputs(self.model, None, prompts, prompts, self.special.end, max_lengths, self._constraints())
+
+    def encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
+        """The ids of prompts; a ValueError for one that is empty or too long."""
         first = [] if self.special.cls is None else [self.special.cls]
         rows = [[*first, *ids] for ids in self.text_tokenizer().encode_batch(prompts)]
         for number, row in enumerate(rows):
@@ -208,7 +212,7 @@ class Completer(TextTask):
         """The number of positions of the model, for prompt and completion together; None if it is unlimited."""
         return max_positions(self.model.decoder)
 
-    def _max_lengths(self, rows: Ids, strategy: DecodingStrategy) -> list[int]:
+    def max_lengths(self, rows: Ids, strategy: DecodingStrategy) -> list[int]:
         """How many tokens may follow each prompt."""
         length = DEFAULT_MAX_LENGTH if strategy.max_length is None else strategy.max_length
         positions = max_positions(self.model.decoder)
@@ -219,7 +223,8 @@ class Completer(TextTask):
         return [ForbiddenTokens(never)] if never else []
 
 
-def _make_completion(tokenizer: Tokenizer, prompt: Sequence[int], found: Hypothesis) -> Completion:
+def make_completion(tokenizer: Tokenizer, prompt: Sequence[int], found: Hypothesis) -> Completion:
+    """The completion of a prompt, both given by their ids."""
     return Completion(added_text(tokenizer, prompt, found.ids), found.score, tuple(found.ids), found.cut,
                       log_probabilities=tuple(found.log_probabilities), tokenizer=tokenizer,
                       prompt=tokenizer.decode(prompt), prompt_ids=tuple(prompt))

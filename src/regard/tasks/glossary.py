@@ -27,10 +27,10 @@ Of several target terms the most probable translation decides. A model without c
 
 import os
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regard import checks
 from regard.data.filters import is_blank
@@ -291,31 +291,47 @@ class TranslationInput(NamedTuple):
     required_terms: Sequence[RequiredTerm]
 
 
+WriteFunction = Callable[[Sequence[TranslationRow], Any], list[list[Hypothesis]]]
+"""Rows and a strategy -> the hypotheses for each row."""
+SearchSteps = Generator[tuple[list[TranslationRow], Any], list[list[Hypothesis]], list[list[Hypothesis]]]
+"""Searches that depend on each other: each yields rows and a strategy, and receives the hypotheses for each row, the
+best first, whose ids include the prefix."""
+
+
+def finish_search(steps: SearchSteps, write: WriteFunction) -> list[list[Hypothesis]]:
+    """Run searches one after another, and return what they return."""
+    try:
+        rows, strategy = next(steps)
+        while True:
+            rows, strategy = steps.send(write(rows, strategy))
+    except StopIteration as stopped:
+        found: list[list[Hypothesis]] = stopped.value
+        return found
+
+
 class GlossarySearch(NamedTuple):
     """Translates with required terms, by functions of a translator."""
 
-    write: Callable[[Sequence[TranslationRow], Beam], list[list[Hypothesis]]]
-    """The hypotheses for rows, the best first; their ids include the prefix."""
     align: Callable[[Sequence[tuple[str, Sequence[int]]]], Sequence[Alignment]] | None
     """The alignments of texts and the ids of their translations; None for a model without cross-attention."""
     spelling: TermSpelling
     room: Callable[[TranslationRow], int]
     """How many tokens may follow the prefix of a row; negative if the prefix itself is too long."""
 
-    def translate(self, inputs: Sequence[TranslationInput], strategy: Beam) -> list[list[Hypothesis]]:
-        """The translations of texts with all required terms, the best first."""
-        found = self.write([TranslationRow(one.source, one.prefix) for one in inputs], strategy)
+    def steps(self, inputs: Sequence[TranslationInput], strategy: Beam) -> SearchSteps:
+        """The searches for texts, which return their translations with all required terms, the best first."""
+        found = yield [TranslationRow(one.source, one.prefix) for one in inputs], strategy
         starts = [len(one.prefix) for one in inputs]
         for turn in range(max((len(one.required_terms) for one in inputs), default=0) if self.align else 0):
             trials = self._trials(inputs, found, starts, turn)
-            answers = self.write([row for _, row in trials], strategy) if trials else []
+            answers = (yield [row for _, row in trials], strategy) if trials else []
             for number in {number for number, _ in trials}:
                 own = [(row, some) for (other, row), some in zip(trials, answers, strict=True) if other == number]
                 row, found[number] = max(own, key=lambda one: _hypothesis_rank(one[1][0]))
                 starts[number] = len(row.prefix)
         open_ = [number for number, one in enumerate(inputs) if self._missing(one, found[number][0].ids)]
-        forced = self.write([self._constrained_row(inputs[number]) for number in open_],
-                            replace(strategy, length_penalty="none")) if open_ else []
+        forced = (yield [self._constrained_row(inputs[number]) for number in open_],
+                  replace(strategy, length_penalty="none")) if open_ else []
         for number, some in zip(open_, forced, strict=True):
             found[number] = some
         return [[some[0], *(other for other in some[1:] if not self._missing(one, other.ids))]

@@ -20,11 +20,14 @@ Where a placeholder belongs, by the alignment (a_ts is the weight of the link be
 Of all ways to put the marks between the words of the translation, in their order, with a word in each tag, the one with
 the highest sum wins. A mark at an end of the text stays there, and a mark before the last signs stays before such.
 
+`placeholder_steps` is a generator: it yields texts to be translated and is sent their translations, so a server can
+wait for many texts at once. `translate_with_placeholders` runs it with functions.
+
 Legend: s, t words of source and translation; g the place before word g of the translation.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple, TypeVar
@@ -76,6 +79,25 @@ class PlaceholderTranslation:
     cut: bool
     strategy: str
     """The strategy that worked; for several lines the last one that was needed."""
+    alternatives: tuple[str, ...] = ()
+    """Other translations with all placeholders, from the alternatives of the lines that were translated whole."""
+
+
+class PlaceholderStep(NamedTuple):
+    """Texts that must be translated before the next step."""
+
+    texts: list[str]
+    inner: bool
+    """Whether the texts are pieces that do not begin a line."""
+    align: bool
+    """Whether their alignments are needed too."""
+
+
+class StepResult(NamedTuple):
+    """The translations of the texts of a step, in their order, and their alignments if the step needs them."""
+
+    translations: Sequence[GeneratedText]
+    alignments: Sequence[Alignment] = ()
 
 
 class _TranslatedPart(NamedTuple):
@@ -103,9 +125,29 @@ def translate_with_placeholders(texts: Sequence[str], translate: TranslateFuncti
         align: aligns texts with the results of `translate`. Without it the strategy `placed` is skipped.
         translate_inner: as `translate`, for pieces that do not begin a line, if that makes a difference.
     """
+    steps = placeholder_steps(texts, aligned=align is not None, inner=translate_inner is not None)
+    try:
+        step = next(steps)
+        while True:
+            work = translate_inner if step.inner and translate_inner is not None else translate
+            found = list(work(step.texts))
+            alignments = align(step.texts, found) if step.align and align is not None else ()
+            step = steps.send(StepResult(found, alignments))
+    except StopIteration as end:
+        return end.value
+
+
+def placeholder_steps(texts: Sequence[str], *, aligned: bool, inner: bool,
+                      ) -> Generator[PlaceholderStep, StepResult, list[PlaceholderTranslation]]:
+    """The steps of `translate_with_placeholders`, whose result the generator returns.
+
+    Args:
+        aligned: whether alignments can be computed. Without them the strategy `placed` is skipped.
+        inner: whether pieces that do not begin a line are translated in steps of their own.
+    """
     split = [split_lines(text) for text in texts]
     lines = dict.fromkeys(line.strip() for parts in split for line in parts[::2] if not is_blank(line))
-    known = _translate_lines(list(lines), translate, align, translate_inner)
+    known = yield from _line_steps(list(lines), aligned, inner)
     return [_join_lines(parts, known) for parts in split]
 
 
@@ -114,13 +156,29 @@ def _join_lines(parts: list[str], known: dict[str, PlaceholderTranslation]) -> P
     found = [known[line.strip()] for line in parts[::2] if not is_blank(line)]
     if not found:
         return PlaceholderTranslation("", 0.0, False, "whole")
-    text = "".join(part if number % 2 or is_blank(part) else _with_outer_space(part, known[part.strip()].text)
-                   for number, part in enumerate(parts))
+    text = _with_lines(parts, [one.text for one in found])
     last = max(found, key=lambda one: list(ALIGNED_STRATEGIES).index(one.strategy))
-    whole = "".join(parts)
-    if len(found) > 1 and find_placeholders(text) != find_placeholders(whole):  # a new one between two lines
-        return PlaceholderTranslation(whole, 0.0, False, "source")
-    return PlaceholderTranslation(text, min(one.score for one in found), any(one.cut for one in found), last.strategy)
+    placeholders = find_placeholders("".join(parts))
+    if len(found) > 1 and find_placeholders(text) != placeholders:  # a new one between two lines
+        return PlaceholderTranslation("".join(parts), 0.0, False, "source")
+    others = dict.fromkeys(_with_lines(parts, some) for some in combine_alternatives(found))
+    return PlaceholderTranslation(text, min(one.score for one in found), any(one.cut for one in found), last.strategy,
+                                  tuple(one for one in others if one != text
+                                        and (len(found) == 1 or find_placeholders(one) == placeholders)))
+
+
+def combine_alternatives(parts: Sequence[PlaceholderTranslation]) -> list[list[str]]:
+    """Alternatives of a text from those of its parts: number k has the k-th of each part, or its best one."""
+    count = max((len(part.alternatives) for part in parts), default=0)
+    return [[part.alternatives[number] if number < len(part.alternatives) else part.text for part in parts]
+            for number in range(count)]
+
+
+def _with_lines(parts: Sequence[str], translated: Sequence[str]) -> str:
+    """A text with its line breaks and blank lines, and with other lines translated."""
+    remaining = iter(translated)
+    return "".join(part if number % 2 or is_blank(part) else _with_outer_space(part, next(remaining))
+                   for number, part in enumerate(parts))
 
 
 def _with_outer_space(line: str, text: str) -> str:
@@ -130,35 +188,45 @@ def _with_outer_space(line: str, text: str) -> str:
     return f"{line[:begin]}{text}{line[begin + len(inner):]}"
 
 
-def _translate_lines(lines: list[str], translate: TranslateFunction[TranslatedT],
-                     align: AlignTexts[TranslatedT] | None,
-                     translate_inner: TranslateFunction[TranslatedT] | None) -> dict[str, PlaceholderTranslation]:
+def _line_steps(lines: list[str], aligned: bool, inner: bool,
+                ) -> Generator[PlaceholderStep, StepResult, dict[str, PlaceholderTranslation]]:
     """The translations of distinct lines that are not blank."""
     known = dict[str, PlaceholderTranslation]()
-    for strategy, make_plan in (STRATEGIES if align is None else ALIGNED_STRATEGIES).items():
+    for strategy, make_plan in (ALIGNED_STRATEGIES if aligned else STRATEGIES).items():
         plans = {line: make_plan(line) for line in lines if line not in known}
-        first = 1 if translate_inner else None  # without it all texts are translated together
-        outer = _translate_once([text for plan in plans.values() for text in plan.texts[:first]], translate)
-        inner = outer
-        if translate_inner:
-            inner = _translate_once([text for plan in plans.values() for text in plan.texts[1:]], translate_inner)
-        alignments = dict[str, Alignment]()
-        if strategy == "placed" and align is not None and outer:
-            alignments = dict(zip(outer, align(list(outer), list(outer.values())), strict=True))
+        first = 1 if inner else None  # otherwise all texts are translated together
+        align = strategy == "placed"
+        outer, alignments = yield from _one_step([text for plan in plans.values() for text in plan.texts[:first]],
+                                                 False, align)
+        others = outer
+        if inner:
+            others, _ = yield from _one_step([text for plan in plans.values() for text in plan.texts[1:]], True, False)
         for line, plan in plans.items():
-            found = [(inner if number else outer)[text] for number, text in enumerate(plan.texts)]
+            found = [(others if number else outer)[text] for number, text in enumerate(plan.texts)]
             joined = plan.join([_TranslatedPart(_one_line(one.text), alignments.get(text))
                                 for text, one in zip(plan.texts, found, strict=True)])
             if joined is not None and find_placeholders(joined) == find_placeholders(line):
                 score = min((one.score for one in found), default=0.0)
-                known[line] = PlaceholderTranslation(joined, score, any(one.cut for one in found), strategy)
+                more = _kept_alternatives(line, joined, found) if strategy == "whole" else ()
+                known[line] = PlaceholderTranslation(joined, score, any(one.cut for one in found), strategy, more)
     return known
 
 
-def _translate_once(texts: Sequence[str], translate: TranslateFunction[TranslatedT]) -> dict[str, TranslatedT]:
-    """The translations of distinct texts."""
+def _kept_alternatives(line: str, best: str, found: Sequence[GeneratedText]) -> tuple[str, ...]:
+    """The alternatives of a line that have all its placeholders, each once."""
+    wanted, others = find_placeholders(line), [_one_line(one.text) for some in found for one in some.alternatives]
+    return tuple(one for one in dict.fromkeys(others) if one != best and find_placeholders(one) == wanted)
+
+
+def _one_step(texts: Sequence[str], inner: bool, align: bool,
+              ) -> Generator[PlaceholderStep, StepResult, tuple[dict[str, GeneratedText], dict[str, Alignment]]]:
+    """The translations and alignments of distinct texts; no step if there are none."""
     distinct = list(dict.fromkeys(texts))
-    return dict(zip(distinct, translate(distinct) if distinct else [], strict=True))
+    if not distinct:
+        return {}, {}
+    result = yield PlaceholderStep(distinct, inner, align)
+    return (dict(zip(distinct, result.translations, strict=True)),
+            dict(zip(distinct, result.alignments, strict=True)) if align else {})
 
 
 def _one_line(text: str) -> str:

@@ -19,10 +19,18 @@ from torch import nn
 from regard import checks
 from regard.checks import whole_number
 from regard.data.tokenizer.interface import Tokenizer
-from regard.decoding.beam import beam
+from regard.decoding.beam import BeamSearch, beam, beam_search
 from regard.decoding.constraints import Constraint, NoRepeatNgram, TermAlternatives
-from regard.decoding.request import Hypothesis
-from regard.decoding.sampling import SamplingFilters, greedy, row_seeds, sample
+from regard.decoding.request import Hypothesis, SourceInput
+from regard.decoding.sampling import (
+    SamplingFilters,
+    TokenSearch,
+    greedy,
+    greedy_search,
+    row_seeds,
+    sample,
+    sampling_search,
+)
 from regard.decoding.scoring import (
     CoveragePenalty,
     LengthPenalty,
@@ -30,7 +38,6 @@ from regard.decoding.scoring import (
     as_length_penalty,
     check_weight,
 )
-from regard.models.contract import Memory
 
 RENAMED = {"limit": "max_length", "least": "min_length", "no_repeat": "no_repeat_ngram_size",
            "groups": "num_beam_groups", "diversity": "diversity_penalty", "coverage": "coverage_penalty",
@@ -47,7 +54,7 @@ class SearchInputs:
     """The rows that a search generates text for, each with its own maximum length."""
 
     model: nn.Module
-    memory: Memory | None
+    memory: SourceInput
     keys: Sequence[Sequence[int]]
     """The ids of each input text, which decide its random numbers."""
     prompts: Sequence[Sequence[int]]
@@ -97,11 +104,20 @@ class DecodingStrategy(ABC):
     @abstractmethod
     def _run(self, inputs: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]: ...
 
+    @abstractmethod
+    def _prepare(self, inputs: SearchInputs, options: dict[str, Any]) -> BeamSearch | TokenSearch: ...
+
     def run(self, inputs: SearchInputs) -> list[list[Hypothesis]]:
         """For each row the hypotheses: of beam search the best first, of sampling in the order drawn."""
-        return self._run(inputs, {"prompts": inputs.prompts, "end": inputs.end, "max_length": inputs.max_lengths,
-                                  "min_length": self.min_length,
-                                  "constraints": [*inputs.constraints, *self.constraints()]})
+        return self._run(inputs, self._options(inputs))
+
+    def prepare(self, inputs: SearchInputs) -> BeamSearch | TokenSearch:
+        """The search that `run` runs, for a scheduler that lets sequences enter and leave."""
+        return self._prepare(inputs, self._options(inputs))
+
+    def _options(self, inputs: SearchInputs) -> dict[str, Any]:
+        return {"prompts": inputs.prompts, "end": inputs.end, "max_length": inputs.max_lengths,
+                "min_length": self.min_length, "constraints": [*inputs.constraints, *self.constraints()]}
 
     def constraints(self) -> list[Constraint]:
         """Constraints on the generated text that do not depend on the input."""
@@ -166,9 +182,16 @@ class Beam(DecodingStrategy):
     def _run(self, inputs: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
         if self.is_greedy and inputs.terms is None:
             return [[one] for one in greedy(inputs.model, inputs.memory, **options)]  # type: ignore[arg-type]
-        return beam(inputs.model, inputs.memory, **options, beams=self.beams, nbest=self.nbest,  # type: ignore[arg-type]
-                    length_penalty=self.length_penalty, coverage_penalty=self.coverage_penalty,
-                    num_beam_groups=self.num_beam_groups, diversity_penalty=self.diversity_penalty, terms=inputs.terms)
+        return beam(inputs.model, inputs.memory, **options, **self._beam_options(inputs))  # type: ignore[arg-type]
+
+    def _prepare(self, inputs: SearchInputs, options: dict[str, Any]) -> BeamSearch | TokenSearch:
+        if self.is_greedy and inputs.terms is None:
+            return greedy_search(inputs.model, inputs.memory, **options)  # type: ignore[arg-type]
+        return beam_search(inputs.model, inputs.memory, **options, **self._beam_options(inputs))  # type: ignore[arg-type]
+
+    def _beam_options(self, inputs: SearchInputs) -> dict[str, Any]:
+        names = ("beams", "nbest", "length_penalty", "coverage_penalty", "num_beam_groups", "diversity_penalty")
+        return {"terms": inputs.terms} | {name: getattr(self, name) for name in names}
 
 
 @_accept_old_names
@@ -213,9 +236,15 @@ class Sampling(DecodingStrategy):
 
     def _run(self, inputs: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
         assert inputs.terms is None, "sampling cannot enforce terms"
-        return sample(inputs.model, inputs.memory, **options, seed=self.seeds(inputs.keys),  # type: ignore[arg-type]
-                      num_samples=self.num_samples, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p,
-                      min_p=self.min_p)
+        return sample(inputs.model, inputs.memory, **options, **self._sampling_options(inputs))  # type: ignore[arg-type]
+
+    def _prepare(self, inputs: SearchInputs, options: dict[str, Any]) -> TokenSearch:
+        return sampling_search(inputs.model, inputs.memory, **options,  # type: ignore[arg-type]
+                               **self._sampling_options(inputs))
+
+    def _sampling_options(self, inputs: SearchInputs) -> dict[str, Any]:
+        names = ("num_samples", "temperature", "top_k", "top_p", "min_p")
+        return {"seed": self.seeds(inputs.keys)} | {name: getattr(self, name) for name in names}
 
 
 GREEDY = Beam(beams=1, length_penalty="none")

@@ -2,6 +2,7 @@
 
     trace_translation(translator, "Two dogs.", beams=5)     the translation, all attention, and the search tree
     trace_forced(translator, "Two dogs.", "Deux chats.")    the same for a given translation
+    trace_generated(translator, "Two dogs.", translation)   the same for a result of `translate` or `search`
     trace_completion(completer, "Once upon", max_length=20) a text and its continuation
     trace_input(filler, "The ___ sleeps.")                  a text that is only read
     trace_image(classifier, image)                          an image, in patches
@@ -102,6 +103,12 @@ def trace_forced(translator: Translator, text: str, translation: str, *, name: s
     memory = translator.model.encode(translator.tokens(both.encode_sources([text])))  # type: ignore[operator]
     [logs] = forced(translator.model, memory, [[translator.start_id()]], [[*ids, end]])  # type: ignore[arg-type]
     return _trace_pair(translator, text, Hypothesis(ids, logs, sum(logs) / len(logs), end), name)
+
+
+def trace_generated(translator: Translator, text: str, found: GeneratedText, *, name: str = "") -> Trace:
+    """Trace a translation that the model generated before, from exactly its tokens; it has no search tree."""
+    _check_text(text)
+    return _trace_pair(translator, text, found, name)
 
 
 def trace_completion(completer: Completer, text: str, *, max_length: int = 0, beams: int = 1,

@@ -29,9 +29,10 @@ from regard.decoding.constraints import Constraint, ForbiddenAfter, ForbiddenTok
 from regard.decoding.cuda_graph import encode, model_unchanged
 from regard.decoding.forced import forced, with_cross
 from regard.decoding.mbr import mbr
-from regard.decoding.request import Hypothesis
+from regard.decoding.request import Hypothesis, SourceInput
 from regard.decoding.scoring import CoveragePenalty, LengthPenalty
 from regard.kernels.packed_linear import packed_linear_layers
+from regard.models.contract import Memory
 from regard.tasks.alignment import (
     MAX_CHOICE_PAIRS,
     Alignment,
@@ -41,7 +42,16 @@ from regard.tasks.alignment import (
     choose_alignment,
     word_alignment_weights,
 )
-from regard.tasks.glossary import Glossary, GlossarySearch, TermSpelling, TranslationInput, TranslationRow, as_glossary
+from regard.tasks.glossary import (
+    Glossary,
+    GlossarySearch,
+    SearchSteps,
+    TermSpelling,
+    TranslationInput,
+    TranslationRow,
+    as_glossary,
+    finish_search,
+)
 from regard.tasks.search import (
     RENAMED,
     Beam,
@@ -49,6 +59,7 @@ from regard.tasks.search import (
     GeneratedText,
     Sampling,
     SearchInputs,
+    StrategyT,
     with_alternatives,
 )
 from regard.tasks.task import (
@@ -296,7 +307,19 @@ class Translator(Task, TranslatorMixin):
 
     def _search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
                 glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
-        texts, both = as_texts("texts", texts), self.pair_tokenizer()
+        texts = as_texts("texts", texts)
+        inputs = self.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
+        filled = [one for one in inputs if one is not None]
+        hypotheses = iter(map_batches(filled, [len(one.source) * strategy.rows_per_text for one in filled],
+                                      lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses),
+                                      batch_tokens))
+        return [self.make_translation(text, [] if one is None else next(hypotheses))
+                for text, one in zip(texts, inputs, strict=True)]
+
+    def translation_inputs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
+                           glossary: GlossaryLike | None = None) -> list[TranslationInput | None]:
+        """Each text with its ids, its prefix and its terms, after they were checked; None for a blank text."""
+        both = self.pair_tokenizer()
         self.check_search(strategy, glossary=glossary)
         sources, prefixes = both.encode_sources(texts), both.encode_targets(prefix_for_each(prefix, texts))
         check_lengths("texts", sources, max_positions(self.model.encoder))
@@ -304,17 +327,17 @@ class Translator(Task, TranslatorMixin):
         for number, ids in enumerate(prefixes):
             check_prefix_length(ids, longest, element_name("prefix", number, [] if isinstance(prefix, str) else prefix))
         terms = None if glossary is None else as_glossary(glossary)
-        filled = [number for number, text in enumerate(texts) if not is_blank(text)]
-        inputs = [TranslationInput(texts[number], sources[number], prefixes[number],
-                                   () if terms is None else terms.found(texts[number])) for number in filled]
-        hypotheses = map_batches(inputs, [len(one.source) * strategy.rows_per_text for one in inputs],
-                                 lambda some: self._translate_batch(some, strategy), batch_tokens)
-        results = [Translation("", 0.0, (), False, look=self._look(text)) for text in texts]
-        for number, nbest in zip(filled, hypotheses, strict=True):
-            look = results[number].look
-            results[number] = with_alternatives([replace(_make_translation(both.target, one), look=look)
-                                                 for one in nbest])
-        return results
+        return [None if is_blank(text) else TranslationInput(text, source, begun,
+                                                             () if terms is None else terms.found(text))
+                for text, source, begun in zip(texts, sources, prefixes, strict=True)]
+
+    def make_translation(self, text: str, hypotheses: Sequence[Hypothesis]) -> Translation:
+        """The translation of a text from the hypotheses for it; of a blank text, which has none, it is empty."""
+        look = self._look(text)
+        if not hypotheses:
+            return Translation("", 0.0, (), False, look=look)
+        target = self.pair_tokenizer().target
+        return with_alternatives([replace(_make_translation(target, one), look=look) for one in hypotheses])
 
     def check_search(self, strategy: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
         """Refuse what this model cannot do, before any text is read."""
@@ -360,40 +383,56 @@ class Translator(Task, TranslatorMixin):
 
         self.notify(replays)
 
-    def _translate_batch(self, inputs: Sequence[TranslationInput],
-                         strategy: DecodingStrategy) -> list[list[Hypothesis]]:
-        """The hypotheses for each text, with all required terms."""
+    def search_steps(self, inputs: Sequence[TranslationInput], strategy: DecodingStrategy) -> SearchSteps:
+        """The searches for texts, which return the hypotheses for each with all its required terms."""
         if not any(one.required_terms for one in inputs):
-            return self._hypotheses([TranslationRow(one.source, one.prefix) for one in inputs], strategy)
+            return (yield [TranslationRow(one.source, one.prefix) for one in inputs], strategy)
         assert isinstance(strategy, Beam)
         align = partial(self._align_batch, layer=None) if self.attends else None
-        search = GlossarySearch(self._hypotheses, align, self.spelling, partial(self._room, strategy=strategy))
-        return search.translate(inputs, strategy)
+        search = GlossarySearch(align, self.spelling, partial(self.room, strategy=strategy))
+        return (yield from search.steps(inputs, strategy))
 
     @torch.inference_mode()
     def _hypotheses(self, rows: Sequence[TranslationRow], strategy: DecodingStrategy) -> list[list[Hypothesis]]:
         """The hypotheses for each row, the best first; their ids include the prefix."""
         with model_unchanged(self.model):
-            sources, prefixes = [row.source for row in rows], [row.prefix for row in rows]
             with packed_linear_layers(self.model):
-                memory = encode(self.model, self.tokens(sources))
-            constraints, max_lengths = self._constraints(), [self._room(row, strategy) for row in rows]
-            if any(row.whole_words for row in rows):
-                following = ForbiddenAfter([row.whole_words for row in rows], self.spelling.joining)
-                constraints.append(WithPrefix(following, prefixes))
-            if any(prefixes):  # the search itself counts only the tokens after the prefix
-                constraints += [WithPrefix(one, prefixes) for one in
-                                (MinLength(strategy.min_length, self.end_ids()), *strategy.constraints())]
-                strategy = replace(strategy, min_length=0, no_repeat_ngram_size=None)
-            terms = [row.terms for row in rows] if any(row.terms for row in rows) else None
-            prompts = [[self.start_id(), *row.prefix] for row in rows]
-            found = strategy.run(SearchInputs(self.model, memory, sources, prompts, self.end_ids(), max_lengths,
-                                              constraints, terms))
-            if not any(prefixes):
-                return found
-            logs = forced(self.model, memory, [prompt[:1] for prompt in prompts], prefixes)  # type: ignore[arg-type]
-            return [[replace(one, ids=[*row.prefix, *one.ids], log_probabilities=[*before, *one.log_probabilities])
-                     for one in some] for row, before, some in zip(rows, logs, found, strict=True)]
+                memory = self.encode_rows(rows)
+            inputs, strategy = self.search_inputs(rows, memory, strategy, [self.room(row, strategy) for row in rows])
+            found = strategy.run(inputs)
+            logs = self.prefix_log_probabilities(rows, memory)
+            return [with_prefix(row.prefix, before, some) for row, before, some in zip(rows, logs, found, strict=True)]
+
+    def encode_rows(self, rows: Sequence[TranslationRow]) -> Memory:
+        """The encoded sources of rows, faster inside of `packed_linear_layers`."""
+        return encode(self.model, self.tokens([row.source for row in rows]))
+
+    def search_inputs(self, rows: Sequence[TranslationRow], memory: SourceInput, strategy: StrategyT,
+                      max_lengths: Sequence[int]) -> tuple[SearchInputs, StrategyT]:
+        """What a search for these rows needs, and the strategy without what became constraints.
+
+        Args:
+            max_lengths: how many tokens may follow the prefix of each row.
+        """
+        prefixes, constraints = [row.prefix for row in rows], self._constraints()
+        if any(row.whole_words for row in rows):
+            following = ForbiddenAfter([row.whole_words for row in rows], self.spelling.joining)
+            constraints.append(WithPrefix(following, prefixes))
+        if any(prefixes):  # the search itself counts only the tokens after the prefix
+            constraints += [WithPrefix(one, prefixes) for one in
+                            (MinLength(strategy.min_length, self.end_ids()), *strategy.constraints())]
+            strategy = replace(strategy, min_length=0, no_repeat_ngram_size=None)
+        terms = [row.terms for row in rows] if any(row.terms for row in rows) else None
+        prompts = [[self.start_id(), *row.prefix] for row in rows]
+        return SearchInputs(self.model, memory, [row.source for row in rows], prompts, self.end_ids(), max_lengths,
+                            constraints, terms), strategy
+
+    def prefix_log_probabilities(self, rows: Sequence[TranslationRow], memory: Memory) -> list[list[float]]:
+        """The log-probability of each token of the prefix of each row."""
+        prefixes = [row.prefix for row in rows]
+        if not any(prefixes):
+            return [[] for _ in rows]
+        return forced(self.model, memory, [[self.start_id()]] * len(rows), prefixes)  # type: ignore[arg-type]
 
     def aligned(self, text: str, translation: str | None = None, *, layer: int | None = None,
                 to: str | None = None) -> Alignment:
@@ -516,7 +555,7 @@ class Translator(Task, TranslatorMixin):
         limits = [one for one in (strategy.max_length, None if positions is None else positions - 1) if one is not None]
         return min(limits, default=None)
 
-    def _room(self, row: TranslationRow, strategy: DecodingStrategy) -> int:
+    def room(self, row: TranslationRow, strategy: DecodingStrategy) -> int:
         """How many tokens may follow the prefix of a row."""
         if strategy.max_length is not None:
             return strategy.max_length - len(row.prefix)
@@ -575,6 +614,14 @@ def prefix_for_each(prefix: str | Sequence[str], texts: Sequence[str]) -> list[s
     if len(prefixes) != len(texts):
         raise checks.wrong("prefix", f"one text, or one for each of the {len(texts):,}", f"{len(prefixes):,} of them")
     return prefixes
+
+
+def with_prefix(prefix: Sequence[int], log_probabilities: Sequence[float],
+                found: list[Hypothesis]) -> list[Hypothesis]:
+    """Hypotheses that begin with a prefix, whose tokens have these log-probabilities."""
+    return found if not prefix else [
+        replace(one, ids=[*prefix, *one.ids], log_probabilities=[*log_probabilities, *one.log_probabilities])
+        for one in found]
 
 
 def check_prefix_length(ids: Sequence[int], longest: int | None, argument: str) -> None:

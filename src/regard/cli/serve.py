@@ -1,0 +1,148 @@
+"""`regard serve`: models as an HTTP service, with a web page, for clients of LibreTranslate and OpenAI."""
+
+import importlib.util
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import (
+    AUTO_DEVICE,
+    DATA_PANEL,
+    ENGINE_PANEL,
+    LIMITS_PANEL,
+    NETWORK_PANEL,
+    OUTPUT_PANEL,
+    DeviceOption,
+    choose_device,
+    complete_names,
+    with_examples,
+)
+from regard.cli.output import fail, say, write_line
+
+if TYPE_CHECKING:
+    from regard.serving.context import ServerContext
+    from regard.serving.settings import ServerSettings
+
+PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart",
+            "prometheus_client": "prometheus-client", "py3langid": "py3langid"}
+"""Modules of the extra `serve`, and their packages."""
+
+
+@with_examples("""
+    regard serve model                            # http://127.0.0.1:5000
+    regard serve en-fr=model --port 8080          # a folder without languages
+    regard serve model other-model --threads 2    # routed by language
+    regard serve --make-key alice >> keys.txt     # an API key for alice
+    regard serve model --key-file keys.txt --rate-limit 60 --log json
+""")
+def serve(
+    models: Annotated[list[str] | None, typer.Argument(
+        metavar="MODEL", show_default=False,
+        help="Folders of trained models. en-fr=FOLDER gives the languages of a model whose folder does not say "
+        "them.")] = None,
+    key_file: Annotated[str | None, typer.Option(
+        "--key-file", metavar="FILE", rich_help_panel=DATA_PANEL, show_default="no key is needed",
+        help="API keys, hashed: a line for each, as --make-key prints it.")] = None,
+    make_key: Annotated[str | None, typer.Option(
+        "--make-key", metavar="NAME", rich_help_panel=DATA_PANEL, show_default=False,
+        help="Print the line of a new API key for the key file, and the key itself on stderr; then exit.")] = None,
+    host: Annotated[str, typer.Option(
+        "--host", metavar="ADDRESS", rich_help_panel=NETWORK_PANEL,
+        help="Address to listen on; 0.0.0.0 is all of this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(
+        "-p", "--port", metavar="N", min=0, max=65535, rich_help_panel=NETWORK_PANEL,
+        help="Port; 0 is any free one.")] = 5000,
+    allowed_host: Annotated[list[str] | None, typer.Option(
+        "--allowed-host", metavar="NAME", rich_help_panel=NETWORK_PANEL, show_default="localhost, IP addresses",
+        help="Host name under which the server is reached; repeat it for several. * allows all.")] = None,
+    cors_origin: Annotated[list[str] | None, typer.Option(
+        "--cors-origin", metavar="ORIGIN", rich_help_panel=NETWORK_PANEL, show_default="none",
+        help="Origin of web pages that may use the server, such as https://example.org; repeat it for "
+        "several.")] = None,
+    rate_limit: Annotated[int | None, typer.Option(
+        "--rate-limit", metavar="N", min=1, rich_help_panel=LIMITS_PANEL, show_default="unlimited",
+        help="Requests a minute for each key; without keys, for each address.")] = None,
+    max_queue: Annotated[int, typer.Option(
+        "--max-queue", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
+        help="Texts that may wait for each model; further requests are answered 429.")] = 512,
+    timeout: Annotated[float, typer.Option(
+        "--timeout", metavar="SECONDS", min=0.001, rich_help_panel=LIMITS_PANEL,
+        help="Time limit of a request (504 after it); a file may take ten times as long.")] = 60.0,
+    drain_timeout: Annotated[float, typer.Option(
+        "--drain-timeout", metavar="SECONDS", min=0.001, rich_help_panel=LIMITS_PANEL,
+        help="Time that requests in flight get after SIGTERM.")] = 30.0,
+    max_characters: Annotated[int, typer.Option(
+        "--max-characters", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
+        help="Characters of all texts of a request.")] = 10_000,
+    max_batch: Annotated[int, typer.Option(
+        "--max-batch", metavar="N", min=1, rich_help_panel=LIMITS_PANEL, help="Texts of a request.")] = 128,
+    max_file_size: Annotated[int, typer.Option(
+        "--max-file-size", metavar="BYTES", min=1, rich_help_panel=LIMITS_PANEL,
+        help="Bytes of a file.")] = 10 << 20,
+    device: DeviceOption = AUTO_DEVICE,
+    threads: Annotated[int | None, typer.Option(
+        "--threads", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="all cores",
+        help="CPU threads of the models.")] = None,
+    log: Annotated[str, typer.Option(
+        "--log", metavar="NAME", rich_help_panel=OUTPUT_PANEL, autocompletion=complete_names("text", "json"),
+        help="Log on stderr: text, or json (an object on each line). It has no texts, addresses or keys.")] = "text",
+) -> None:
+    """Serve models over HTTP: a web page, LibreTranslate's and OpenAI's interfaces.
+
+    Translators answer /translate, /detect, /languages and /translate_file; language models /v1/completions. /docs lists
+    all routes, /metrics has numbers for Prometheus. Only this machine can connect unless --host says otherwise. SIGTERM
+    finishes what is in flight and exits with 0; SIGHUP loads the models and keys again without an interruption.
+    """
+    missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        fail(f"regard serve needs {', '.join(missing)}: pip install 'regard[serve]'")
+    try:
+        if make_key is not None:
+            _print_key(make_key)
+            return
+        if not models:
+            fail("Name at least one model: regard serve MODEL")
+        from regard.serving.settings import ServerSettings
+
+        settings = ServerSettings(
+            host=host, port=port, allowed_hosts=tuple(allowed_host or ()), cors_origins=tuple(cors_origin or ()),
+            key_file=key_file, rate_limit=rate_limit, max_queue=max_queue, timeout=timeout,
+            drain_timeout=drain_timeout, max_characters=max_characters, max_batch=max_batch,
+            max_file_size=max_file_size, log=log, device=choose_device(device), threads=threads)
+        _serve(models, settings)
+    except ValueError as error:
+        fail(str(error))
+
+
+def _print_key(name: str) -> None:
+    from regard.serving.keys import make_key
+
+    key, line = make_key(name)
+    say(f"Key of {name}, shown only now: {key}")
+    write_line(line)
+
+
+def _serve(models: list[str], settings: "ServerSettings") -> None:
+    """Open the port, load the models, and serve. The port comes first: loading may take minutes."""
+    from regard.serving.server import load_catalog, open_socket, run_server, socket_address
+
+    try:
+        listening = open_socket(settings.host, settings.port)
+    except OSError as error:
+        fail(f"{settings.host}:{settings.port} cannot be used: {error.strerror}. Choose another --port or --host.")
+    from regard.serving.context import ServerContext
+    from regard.serving.metrics import set_up_logging
+
+    with listening:
+        set_up_logging(settings.log)
+        context = ServerContext(settings, load_catalog(models, settings))
+        run_server(context, listening, lambda: _say_ready(context, socket_address(listening)))
+
+
+def _say_ready(context: "ServerContext", address: str) -> None:
+    """Log what is served and where."""
+    from regard.serving.metrics import LOGGER
+
+    served = [str(model.pair) if model.pair else model.name for model in context.catalog.models]
+    LOGGER.info("serving", extra={"address": address, "models": ", ".join(served), "device": context.settings.device,
+                                  "keys": context.keys is not None})

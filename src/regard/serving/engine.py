@@ -1,0 +1,571 @@
+"""The serving engine: many requests at once over one model, in one process, without a web framework.
+
+    engine = ServingEngine(translator)
+    ticket = engine.submit(["Good morning."], Beam(beams=5), deadline=30)      returns at once
+    ticket.result()                                                            [Translation('Bonjour.', ...)]
+    engine.close()
+
+One thread owns the model. Between two steps it lets waiting texts join a running batch as long as the token budget has
+room, removes those that have finished, were cancelled or are too late, and answers each as soon as it has finished:
+no text waits for a batch to fill, or for its neighbours (`regard.decoding.live_search`). Texts whose strategies are
+equal share a batch, apart from maximum lengths, seeds and prefixes; batches take turns, a step each. Storage is
+allocated by the power of two of a row's maximum length, so a short text never shares storage with a long one, and long
+texts have at most half of the token budget, so that short ones always find room soon. Requests take turns in the queue,
+one text each, so that a request of many texts delays none of one text.
+
+A result is what the plain call gives (`translator.search(texts, strategy)`), whatever else is running: the same text,
+and scores that are equal up to the rounding of batched products, within 1e-5. If the model fails on a batch, its texts
+are run again in halves until the failing text is alone; the engine keeps serving.
+"""
+
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+
+from regard import allocation, checks
+from regard.decoding.request import Hypothesis, InvalidLogitsError
+from regard.kernels.packed_linear import packed_linear_layers
+from regard.serving.text_jobs import SearchRow, ServedTask, TextJob, can_stream, served_task
+from regard.tasks.completer import Completer, Completion
+from regard.tasks.search import DecodingStrategy
+from regard.tasks.translator import GlossaryLike, Translation, Translator
+
+__all__ = ["CancelledError", "DeadlineError", "EngineLoad", "ModelError", "QueueFullError", "ServingEngine", "Ticket"]
+
+CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 1 << 15, 1 << 19
+"""Tokens, hypotheses times storage, that run at once: on a CPU some 250 hypotheses, with more a step takes longer."""
+MEMORY_SHARE = 4
+"""The tokens that run at once may take one part in this many of the free memory of a GPU."""
+SHORT_CAPACITY = 256
+"""Rows with more storage count as long."""
+RATE_SECONDS = 10.0
+"""The rate of finished texts is measured over about the last seconds in which the engine was busy."""
+STOP_SECONDS = 5.0
+"""How long the end of the interpreter waits for a step of the model."""
+MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError, RuntimeError,
+                TypeError, ValueError)
+"""What a model, or a function of the caller, may raise. It fails the requests that it concerns."""
+
+
+class QueueFullError(RuntimeError):
+    """Too many texts are waiting; `retry_after` is an estimate of the seconds until there is room."""
+
+    def __init__(self, waiting: int, most: int, retry_after: float) -> None:
+        super().__init__(f"{waiting:,} of at most {most:,} texts are waiting. Try again in {retry_after:.1f} s.")
+        self.retry_after = retry_after
+
+
+class DeadlineError(RuntimeError):
+    """The time limit of a request has passed, in the queue or while it was generated."""
+
+
+class ModelError(RuntimeError):
+    """The model failed on a text: its parameters are not finite, or there is not enough memory."""
+
+
+class EngineLoad(NamedTuple):
+    """What an engine is doing, and what it has done."""
+
+    queued: int
+    """Texts that wait."""
+    running: int
+    """Texts that are being generated."""
+    rows: int
+    """Hypotheses of all batches."""
+    tokens: int
+    """Tokens of all results, alternatives included."""
+    requests: int
+    """Requests that were answered."""
+    seconds_busy: float
+    steps: int
+    """Steps of all batches."""
+
+
+class Ticket:
+    """A request that was accepted: one or more texts, and their results when all are there."""
+
+    def __init__(self, jobs: list[TextJob], seconds: float | None, on_text: Callable[[int, str], None] | None,
+                 clock: Callable[[], float], forget: "Callable[[Ticket], None]") -> None:
+        self.jobs, self.on_text = jobs, on_text
+        self.queued_seconds: float | None = None
+        """Seconds until the first text joined a batch."""
+        self.first_token_seconds: float | None = None
+        self.total_seconds: float | None = None
+        self.tokens = 0
+        """The number of tokens of the results, alternatives included."""
+        self.waiting, self.unstarted, self.left = deque[SearchRow](), 0, len(jobs)
+        self.shown = dict[int, str]()
+        self._clock, self._forget, self._submitted = clock, forget, clock()
+        self.expires = math.inf if seconds is None else self._submitted + seconds
+        self._future: Future[list[Translation] | list[Completion]] = Future()
+
+    @property
+    def done(self) -> bool:
+        """Whether it was answered, has failed or was cancelled."""
+        return self._future.done()
+
+    def result(self, timeout: float | None = None) -> list[Translation] | list[Completion]:
+        """The results of all texts in their order; raises the error of a request that failed.
+
+        Args:
+            timeout: seconds to wait, after which a TimeoutError is raised; the request continues.
+        """
+        return self._future.result(timeout)
+
+    def cancel(self) -> None:
+        """Give the request up, unless it is done: its rows leave at the next step."""
+        if self._future.cancel():
+            self._forget(self)
+
+    def add_done_callback(self, function: "Callable[[Ticket], None]") -> None:
+        """Call a function when the request is done, in the thread of the engine; at once if it is done."""
+        self._future.add_done_callback(lambda _: function(self))
+
+    def elapsed(self) -> float:
+        """Seconds since it was submitted."""
+        return self._clock() - self._submitted
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Answer with the results of all jobs, or with an error."""
+        self.total_seconds = self.elapsed()
+        try:
+            if error is None:
+                self._future.set_result([job.result for job in self.jobs])  # type: ignore[arg-type]
+            else:
+                self._future.set_exception(error)
+        except InvalidStateError:
+            pass  # cancelled meanwhile
+
+
+class Batch:
+    """Rows that run together, and those that join them at the next step."""
+
+    def __init__(self, served: ServedTask, row: SearchRow, isolated: bool) -> None:
+        self.served, self.group, self.isolated = served, row.group, isolated
+        self.live = served.live_search(row)
+        self.joining = list[SearchRow]()
+
+    @property
+    def rows(self) -> list[SearchRow]:
+        """All rows, whether they run already or join."""
+        return [*self.live.prompts, *self.joining]
+
+
+class EngineCore:
+    """The queue and the batches of an engine, and their turns; a thread calls `run`, a test may call `turn`."""
+
+    def __init__(self, task: Translator | Completer, max_queued: int, token_budget: int | None,
+                 clock: Callable[[], float]) -> None:
+        self.served, self.max_queued, self.clock = served_task(task), max_queued, clock
+        self.token_budget = default_budget(task) if token_budget is None else token_budget
+        self.condition = threading.Condition()
+        self.queue = deque[Ticket]()  # requests with rows that wait
+        self.active = set[Ticket]()
+        self.owners = dict[TextJob, tuple[Ticket, int]]()  # the request and the number of each text
+        self.batches = list[Batch]()
+        self.queued, self.closed, self.stopped = 0, False, False
+        self.tokens, self.requests, self.steps, self.seconds_busy = 0, 0, 0, 0.0
+        self.recent_texts, self.recent_seconds = 0.0, 0.0
+        self.contexts = dict[ServedTask, ExitStack]()
+
+    # Called by any thread
+
+    def submit(self, jobs: list[TextJob], seconds: float | None,
+               on_text: Callable[[int, str], None] | None) -> Ticket:
+        """Queue a request, or answer it at once where nothing is to be generated."""
+        ticket = Ticket(jobs, seconds, on_text, self.clock, self.forget)
+        if len(jobs) > self.max_queued:
+            raise checks.wrong("texts", f"at most {self.max_queued:,}, the texts that may wait", f"{len(jobs):,}")
+        rows = [(number, job, row) for number, job in enumerate(jobs) for row in job.advance(None)]
+        ticket.left = len(rows)
+        if not rows:
+            ticket.settle()
+            return ticket
+        with self.condition:
+            if self.closed:
+                raise RuntimeError("The engine is closed, so it takes no more requests.")
+            self.check_room(len(rows))
+            for number, job, row in rows:
+                self.owners[job] = ticket, number
+                row.separate |= on_text is not None and job.served.on_gpu
+                ticket.waiting.append(row)
+            ticket.unstarted = len(rows)
+            self.queued += len(rows)
+            self.active.add(ticket)
+            self.queue.append(ticket)
+            self.condition.notify_all()
+        return ticket
+
+    def check_room(self, texts: int) -> None:
+        """Refuse texts for which the queue has no room."""
+        over = self.queued + texts - self.max_queued
+        if over > 0:
+            raise QueueFullError(self.queued, self.max_queued, self.estimate(over))
+
+    def estimate(self, texts: int) -> float:
+        """The seconds in which so many texts are finished, from the measured rate; 1 if nothing was measured."""
+        return texts * self.recent_seconds / self.recent_texts if self.recent_texts else 1.0
+
+    def forget(self, ticket: Ticket) -> None:
+        """Remove a request that is done; rows that are running leave at the next step."""
+        with self.condition:
+            if ticket in self.active:
+                self.active.discard(ticket)
+                self.queued -= ticket.unstarted
+                ticket.unstarted = 0
+                ticket.waiting.clear()
+                for job in ticket.jobs:
+                    self.owners.pop(job, None)
+                self.condition.notify_all()
+
+    def load(self) -> EngineLoad:
+        """What the engine is doing."""
+        with self.condition:
+            batches, queued = [*self.batches], self.queued
+        running = {id(row.job) for batch in batches for row in batch.rows}
+        return EngineLoad(queued, len(running), sum(batch.live.rows for batch in batches), self.tokens, self.requests,
+                          self.seconds_busy, self.steps)
+
+    def close(self, drain: bool, timeout: float | None) -> None:
+        """Take no more requests, wait for those that are active, cancel what is left, and end the thread."""
+        with self.condition:
+            self.closed = True
+            if drain:
+                self.condition.wait_for(lambda: not self.active, timeout)
+            left = [*self.active]
+        for ticket in left:
+            ticket.cancel()
+        with self.condition:
+            self.stopped = True
+            self.condition.notify_all()
+
+    # Called by the thread that owns the model
+
+    def run(self) -> None:
+        """Serve until the engine is stopped."""
+        ended_well = False
+        try:
+            with torch.inference_mode():
+                while self._wait():
+                    self.turn()
+                ended_well = True
+        finally:
+            self._release_models(set())
+            if not ended_well:
+                with self.condition:
+                    self.closed, left = True, [*self.active]
+                for ticket in left:
+                    self._fail(ticket, ModelError("The thread of the engine has ended by an error, so it serves no "
+                                                  "more requests. Its message is in the log."))
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; False if the engine is stopped."""
+        with self.condition:
+            if not (self.batches or self.queue or self.stopped):
+                self._release_models(set())  # while nothing runs, the modules are as they were
+                self.condition.wait_for(lambda: self.queue or self.stopped)
+            return not self.stopped
+
+    def turn(self) -> None:
+        """Let rows join, and run one step of each batch."""
+        began = time.perf_counter()
+        self._expire()
+        self._admit()
+        texts = 0
+        for batch in [*self.batches]:
+            texts += self._step(batch)
+        with self.condition:
+            self.batches = [batch for batch in self.batches if batch.rows]
+        self._release_models({batch.served for batch in self.batches})
+        seconds = time.perf_counter() - began
+        keep = math.exp(-seconds / RATE_SECONDS)
+        self.recent_texts, self.recent_seconds = keep * self.recent_texts + texts, keep * self.recent_seconds + seconds
+        self.seconds_busy += seconds
+
+    def _expire(self) -> None:
+        """Fail requests whose time has passed."""
+        now = self.clock()
+        with self.condition:
+            late = [ticket for ticket in self.active if ticket.expires <= now]
+        for ticket in late:
+            where = "in the queue" if ticket.queued_seconds is None else "while its text was generated"
+            self._fail(ticket, DeadlineError(f"The time limit of {ticket.expires - now + ticket.elapsed():.3g} s has "
+                                             f"passed {where}."))
+
+    def _admit(self) -> None:
+        """Move waiting rows into batches as long as there is room: one text of each request in turn."""
+        with self.condition:
+            running = [row for batch in self.batches for row in batch.rows if row.job in self.owners]
+            used, used_by_long = (sum(self._cost(row) for row in some) for some in (
+                running, [row for row in running if row.capacity > SHORT_CAPACITY]))
+            skipped = deque[Ticket]()
+            while self.queue:
+                ticket = self.queue.popleft()
+                if not ticket.waiting:
+                    continue
+                row = ticket.waiting[0]
+                cost, is_long = self._cost(row), row.capacity > SHORT_CAPACITY
+                if is_long and used_by_long and used_by_long + cost > self.token_budget // 2:
+                    skipped.append(ticket)  # others may pass: long ones have their share
+                    continue
+                if used and used + cost > self.token_budget:
+                    self.queue.appendleft(ticket)
+                    break
+                used, used_by_long = used + cost, used_by_long + cost * is_long
+                self._start(ticket, ticket.waiting.popleft())
+                if ticket.waiting:
+                    self.queue.append(ticket)
+            self.queue.extendleft(reversed(skipped))
+
+    def _cost(self, row: SearchRow) -> int:
+        """The tokens of a row; a long one counts as half of the budget at most, so that short ones pass it."""
+        return min(row.tokens, self.token_budget // 2) if row.capacity > SHORT_CAPACITY else row.tokens
+
+    def _start(self, ticket: Ticket, row: SearchRow) -> None:
+        if ticket.queued_seconds is None:
+            ticket.queued_seconds = ticket.elapsed()
+        if not row.job.started:  # else this is a later search for the same text
+            row.job.started = True
+            ticket.unstarted -= 1
+            self.queued -= 1
+        batch = next((one for one in self.batches
+                      if one.served is row.job.served and not one.isolated and one.group == row.group), None)
+        if batch is None:
+            batch = Batch(row.job.served, row, isolated=False)
+            self.batches.append(batch)
+        batch.joining.append(row)
+
+    def _step(self, batch: Batch) -> int:
+        """One step of a batch; the number of texts that it finished."""
+        joining, batch.joining = [row for row in batch.joining if row.job in self.owners], []
+        leaving = {row for row in batch.live.prompts if row.job not in self.owners}
+        if not joining and len(leaving) == len(batch.live.prompts):
+            batch.live.prompts = []  # the batch is dropped as a whole
+            return 0
+        self._use_model(batch.served)
+        try:
+            memory = batch.served.encode(joining) if joining else None
+        except MODEL_ERRORS as error:
+            self._isolate(batch, joining, error)
+            joining, memory = [], None
+        try:
+            answered, failed = batch.live.step(joining, memory, leaving)
+        except MODEL_ERRORS as error:
+            rows = [*{id(row): row for row in (*batch.live.prompts, *joining) if row not in leaving}.values()]
+            batch.live.prompts = []
+            self._isolate(batch, rows, error)
+            return 0
+        self.steps += 1
+        for row, invalid in failed:
+            self._fail_row(row, invalid)
+        for row in joining:
+            ticket, _ = self.owners.get(row.job, (None, 0))
+            if ticket is not None and ticket.first_token_seconds is None:
+                ticket.first_token_seconds = ticket.elapsed()
+        self._stream(batch)
+        return sum(self._answer(row, hypotheses) for row, hypotheses in answered)
+
+    def _stream(self, batch: Batch) -> None:
+        """Show the new text of rows that are streamed."""
+        if not any(self.owners[row.job][0].on_text for row in batch.live.prompts if row.job in self.owners):
+            return
+        for row, token in batch.live.last_tokens():
+            ticket, number = self.owners.get(row.job, (None, 0))
+            if ticket is not None and ticket.on_text is not None:
+                row.written.append(token)
+                self._show(ticket, number, row.job.settled_text(row))
+
+    def _show(self, ticket: Ticket, number: int, text: str) -> None:
+        if ticket.on_text is None or len(text) <= len(ticket.shown.get(number, "")):
+            return
+        ticket.shown[number] = text
+        try:
+            ticket.on_text(number, text)
+        except MODEL_ERRORS as error:
+            self._fail(ticket, error)
+
+    def _answer(self, row: SearchRow, hypotheses: list[Hypothesis]) -> int:
+        """Take the hypotheses for a row; 1 if its text is finished."""
+        job, (ticket, number) = row.job, self.owners.get(row.job, (None, 0))
+        if ticket is None:
+            return 0
+        try:
+            following = job.answer(row, job.served.answer(row, hypotheses))
+        except ValueError as error:  # such as terms of a glossary that do not fit
+            self._fail(ticket, error)
+            return 0
+        except MODEL_ERRORS as error:
+            self._fail_row(row, error)
+            return 0
+        if following:
+            with self.condition:
+                ticket.waiting.extendleft(reversed(following))
+                if ticket not in self.queue:
+                    self.queue.appendleft(ticket)
+        if job.result is None:
+            return 0
+        self._show(ticket, number, job.result.text)
+        self.tokens += job.generated
+        ticket.tokens += job.generated
+        ticket.left -= 1
+        if not ticket.left:
+            self.requests += 1
+            ticket.settle()
+            self.forget(ticket)
+        return 1
+
+    def _isolate(self, batch: Batch, rows: list[SearchRow], error: Exception) -> None:
+        """After the model has failed on rows, run each half of them again; a single row fails."""
+        rows = [row for row in rows if row.job in self.owners]
+        if len(rows) == 1:
+            self._fail_row(rows[0], error)
+            return
+        for some in (rows[:len(rows) // 2], rows[len(rows) // 2:]):
+            if some:
+                half = Batch(batch.served, some[0], isolated=True)
+                half.joining = some
+                for row in some:
+                    row.written.clear()
+                with self.condition:
+                    self.batches.append(half)
+
+    def _fail_row(self, row: SearchRow, error: Exception) -> None:
+        """Fail the request of a row for which the model has failed."""
+        ticket, number = self.owners.get(row.job, (None, 0))
+        if ticket is None:
+            return
+        where = f"text {number + 1} of {len(ticket.jobs)}" if len(ticket.jobs) > 1 else "this text"
+        reason = str(error) or type(error).__name__
+        if isinstance(error, InvalidLogitsError):
+            reason = "its logits are NaN, or −∞ for every token. Check its parameters, or use a wider dtype."
+        elif allocation.is_out_of_memory(error):
+            reason = allocation.describe(error, "Use a shorter text, or fewer beams.")
+        failed = ModelError(f"The model failed on {where}: {reason}")
+        failed.__cause__ = error
+        self._fail(ticket, failed)
+
+    def _fail(self, ticket: Ticket, error: Exception) -> None:
+        ticket.settle(error)
+        self.forget(ticket)
+
+    def _use_model(self, served: ServedTask) -> None:
+        """Pack the weights of a model until it is released."""
+        if served not in self.contexts:
+            self.contexts[served] = ExitStack()
+            self.contexts[served].enter_context(packed_linear_layers(served.model))
+
+    def _release_models(self, keep: set[ServedTask]) -> None:
+        for served in [one for one in self.contexts if one not in keep]:
+            self.contexts.pop(served).close()
+
+
+def default_budget(task: Translator | Completer) -> int:
+    """The token budget that suits the device of a task."""
+    if task.device.type != "cuda":
+        return CPU_TOKEN_BUDGET
+    decoder: Any = task.model.decoder
+    layers, weight = len(getattr(getattr(decoder, "stack", None), "blocks", (decoder,))), next(decoder.parameters())
+    token = 2 * layers * weight.shape[-1] * weight.element_size()  # the bytes of its keys and values
+    return max(1, min(GPU_TOKEN_BUDGET, torch.cuda.mem_get_info(task.device)[0] // MEMORY_SHARE // token))
+
+
+class ServingEngine:
+    """Serves requests from any number of threads with one model.
+
+    Args:
+        task: the model. It must not be changed, nor trained, while it is served; `replace` serves another one.
+        max_queued: the number of texts that may wait; a request beyond that is refused with a `QueueFullError`.
+        token_budget: the number of tokens, hypotheses times storage, that may run at once; by default what suits the
+            device. A single text that needs more runs nevertheless.
+        threads: the number of threads of torch; by default as it is.
+    """
+
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+
+    def __init__(self, task: Translator | Completer, *, max_queued: int = 256, token_budget: int | None = None,
+                 threads: int | None = None) -> None:
+        checks.whole_number("max_queued", max_queued, 1)
+        if token_budget is not None:
+            checks.whole_number("token_budget", token_budget, 1)
+        if threads is not None:
+            checks.whole_number("threads", threads, 1)
+        self._core, self._process = EngineCore(task, max_queued, token_budget, self.clock), os.getpid()
+        self._thread = threading.Thread(target=_serve, args=(self._core, threads), name="regard-engine", daemon=True)
+        self._thread.start()
+        # The thread knows only the core, so an engine that nobody holds any more is stopped, as at the end of Python.
+        self._stop = weakref.finalize(self, _stop, self._core, self._thread, self._process)
+
+    def submit(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
+               glossary: GlossaryLike | None = None, to: str | None = None, deadline: float | None = None,
+               on_text: Callable[[int, str], None] | None = None) -> Ticket:
+        """Queue a request, and return at once. A wrong request is refused with a ValueError.
+
+        Args:
+            texts: a text, or several. Blank ones are answered without the model.
+            strategy: a `Beam` or a `Sampling`.
+            prefix: the beginning of the translations: one for all, or one for each text.
+            glossary: terms that must appear, for beam search.
+            to: the target language, for a model with several.
+            deadline: the time limit of the request in seconds from now, after which it fails with a `DeadlineError`.
+            on_text: a function of the number of a text and its translation so far, for greedy search or one sample.
+                It is called in the thread of the engine, with whole characters only, and must return soon.
+        """
+        if self._process != os.getpid():
+            raise RuntimeError("This engine belongs to the process that made it. Make one in every process.")
+        self._core.check_room(1)  # before any work for the request
+        served = self._core.served
+        jobs = served.jobs(texts, strategy, prefix=prefix, glossary=glossary)
+        if to is not None and to != served.target_lang:
+            raise checks.wrong("to", f"{served.target_lang!r}, the target language of the model, or None", repr(to))
+        if on_text is not None and (glossary is not None or not can_stream(strategy)):
+            raise checks.wrong("on_text", "left out, unless the search is greedy or one sample, without a glossary",
+                               "given", "Other searches may still change their first token at the end.")
+        return self._core.submit(jobs, deadline, on_text)
+
+    def replace(self, task: Translator | Completer) -> None:
+        """Serve new requests with another model; those that wait or run finish with the one before."""
+        self._core.served = served_task(task)
+
+    @property
+    def load(self) -> EngineLoad:
+        """What the engine is doing, and what it has done."""
+        return self._core.load()
+
+    def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
+        """Take no more requests, and end the thread.
+
+        Args:
+            drain: finish the requests that wait or run; otherwise they are cancelled.
+            timeout: the most seconds to wait for them; then the others are cancelled.
+        """
+        self._core.close(drain, timeout)
+        self._stop()
+
+    def __enter__(self) -> "ServingEngine":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close(drain=error[0] is None)
+
+
+def _serve(core: EngineCore, threads: int | None) -> None:
+    if threads is not None:
+        torch.set_num_threads(threads)
+    core.run()
+
+
+def _stop(core: EngineCore, thread: threading.Thread, process: int) -> None:
+    """End the thread after the step that it is in: Python must not end in the middle of one."""
+    if process == os.getpid():
+        core.close(drain=False, timeout=None)
+        if thread is not threading.current_thread():
+            thread.join(STOP_SECONDS)

@@ -1,0 +1,1 @@
+"""The web page at `/`: its assets, and how they are served."""
