@@ -10,7 +10,7 @@ import urllib.parse
 
 import psutil
 import pytest
-from served import ask, catalog, form, raw, upload
+from served import ask, catalog, eventually, form, raw, upload
 
 from regard.serving.engine import ServingEngine
 from regard.serving.server import BackgroundServer
@@ -169,16 +169,10 @@ def test_a_client_that_is_gone_takes_its_work_along(address, server):
     with socket.create_connection((parts.hostname, parts.port)) as connection:
         connection.sendall(b"POST /api/v1/translate HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
                            b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        begun = time.monotonic()
-        while not engine.load.running and time.monotonic() - begun < 10:
-            time.sleep(0.01)
-        assert engine.load.running
-    begun = time.monotonic()
-    while (engine.load.running or engine.load.queued) and time.monotonic() - begun < 10:
-        time.sleep(0.01)
-    assert time.monotonic() - begun < 5
-    found = ask(address, "/metrics").body.decode()
-    assert 'regard_http_requests_total{code="499",route="/api/v1/translate"}' in found
+        assert eventually(lambda: engine.load.running)
+    assert eventually(lambda: engine.load.running + engine.load.queued == 0, 5)
+    assert eventually(lambda: b'regard_http_requests_total{code="499",route="/api/v1/translate"}'
+                      in ask(address, "/metrics").body)
 
 
 def test_a_full_queue_a_time_limit_and_one_bad_input():

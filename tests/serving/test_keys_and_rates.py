@@ -5,7 +5,7 @@ import json
 import logging
 
 import pytest
-from served import ask, catalog, form
+from served import ask, catalog, eventually, form
 
 from regard.serving.keys import ApiKeys, RateLimiter, make_key
 from regard.serving.metrics import LogFormatter
@@ -95,6 +95,7 @@ def test_metrics_and_logs_have_numbers_and_no_texts(keyed):
                    method="POST").status == 400
         assert ask(server.address, f"/{SECRET}?{SECRET}").status == 404
         assert ask(server.address, f"/v1/models/{SECRET}", headers={"Authorization": f"Bearer {alice}"}).status == 404
+        assert eventually(lambda: len(records) == 4)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)

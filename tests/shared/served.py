@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import time
 import urllib.parse
 from dataclasses import dataclass
 
@@ -67,6 +68,14 @@ def ask(address, path, body=None, *, method=None, headers=None, timeout=30):
         return Answer(found.status, {name.lower(): value for name, value in found.getheaders()}, found.read())
     finally:
         connection.close()
+
+
+def eventually(holds, seconds=10.0):
+    """Whether something comes to hold: a request is counted and logged after its answer."""
+    end = time.monotonic() + seconds
+    while not (found := holds()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return found
 
 
 def form(**fields):
