@@ -35,7 +35,7 @@ class Counted(TranslationSetup):
         self.count, self.given = count, given
 
     def survey(self, request, config):
-        return SimpleNamespace(report=SimpleNamespace(kept=self.count), validation=() if self.given else None,
+        return SimpleNamespace(report=SimpleNamespace(kept=self.count), kept=self.count, validation_given=self.given,
                                files={"pairs.tsv": "0" * 64}, warnings=[], languages=None,
                                counts={"pairs": self.count})
 
