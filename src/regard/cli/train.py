@@ -163,7 +163,6 @@ class OutputOptions:
 @with_examples("""
     regard train pairs.tsv -o model                 # all settings by default
     regard train pairs.tsv -o model --time 30m      # at most half an hour
-    regard train train.en train.fr -o model --epochs 20
     regard train book.txt -o model --task language  # from plain text
     regard train pairs.tsv -o model --resume        # continue after Ctrl-C
     regard train mine.tsv --from model -o new       # fine-tune a model

@@ -109,7 +109,8 @@ def test_a_model_that_has_learned_one_direction(tmp_path):
 def test_sentences_beyond_the_positions(tmp_path):
     model = translator(**{"embedding.positions.kind": "learned", "embedding.positions.max_positions": 30})
     rows = [("short text", "court"), ("x" * 40, "long enough"), ("also short", "y" * 35)]
-    for some, words in ((rows, ["1 source of 3 pairs", "41 tokens"]), (rows[::2], ["1 target of 2 pairs", "36 tokens"])):
+    for some, words in ((rows, ["1 source of 3 pairs", "41 tokens"]),
+                        (rows[::2], ["1 target of 2 pairs", "36 tokens"])):
         with pytest.raises(DataError, match="30 positions") as raised:
             regard.train(some, tmp_path / "new", from_=model, device="cpu", steps=1)
         assert all(word in str(raised.value) for word in words), raised.value
