@@ -117,7 +117,7 @@ def test_constraints_hold_and_truncate_where_they_leave_no_token():
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5},
-                                     {"constraints": [ForbiddenTokens([0])]}], ids=str)
+                                     {"constraints": [ForbiddenTokens([0])]}], ids=lambda options: " ".join(options))
 def test_a_model_without_numbers_is_named(options):
     def function(key, text):
         return [math.nan] * 3 if key == 7 and len(text) == 3 else [-9.0, 1.0, 0.0]

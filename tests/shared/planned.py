@@ -35,7 +35,8 @@ class Counted(TranslationSetup):
         self.count, self.given = count, given
 
     def survey(self, request, config):
-        return SimpleNamespace(kept=self.count, splittable=self.count, validation_given=self.given, distilled=False,
+        return SimpleNamespace(report=SimpleNamespace(kept=self.count), kept=self.count, splittable=self.count,
+                               validation_given=self.given, distilled=False, directions=(), parts=(None,),
                                files={"pairs.tsv": "0" * 64}, warnings=[], languages=None,
                                counts={"pairs": self.count})
 

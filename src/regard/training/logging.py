@@ -283,8 +283,8 @@ class MetricsLogger:
         return self.path.name
 
     def __call__(self, event: TrainingEvent, /) -> None:
-        if isinstance(event, TrainingStarted):
-            self.resume(event.first_step - 1)
+        if isinstance(event, TrainingStarted):  # from the beginning, the start model is validated again as step 0
+            self.resume(event.first_step - 1 if event.first_step > 1 else -1)
         kind = EVENT_NAMES.get(type(event))
         if kind is None:
             return

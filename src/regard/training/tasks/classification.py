@@ -304,6 +304,8 @@ class ClassificationSetup:
     scores: tuple[str, ...] = ("loss", "accuracy")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, **PAIR_KEYS}
 
+    start: StartModel | None = None
+
     def __init__(self, start: StartModel | None = None) -> None:
         self.start = start
 

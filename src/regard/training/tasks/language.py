@@ -459,6 +459,8 @@ class LanguageSetup:
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
                                     for key in ("max_tokens", "batch_size", "layout", "shapes")}}
 
+    start: StartModel | None = None
+
     def __init__(self, start: StartModel | None = None) -> None:
         self.start = start
 

@@ -326,6 +326,8 @@ class MaskedSetup:
     scores: tuple[str, ...] = ("loss", "accuracy")
     unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, **PAIR_KEYS}
 
+    start: StartModel | None = None
+
     def __init__(self, start: StartModel | None = None) -> None:
         self.start = start
 

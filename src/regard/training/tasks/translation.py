@@ -287,6 +287,8 @@ class TranslationSetup:
     scores: tuple[str, ...] = ("loss", "bleu", "chrf")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0}
 
+    start: StartModel | None = None
+
     def __init__(self, start: StartModel | None = None) -> None:
         self.start = start
 
