@@ -32,6 +32,7 @@ class Counted(TranslationSetup):
     """The plan for so many pairs."""
 
     def __init__(self, count, given=False):
+        super().__init__()
         self.count, self.given = count, given
 
     def survey(self, request, config):
