@@ -72,7 +72,7 @@ def test_a_recipe_of_another_task(task, recipe, message):
 
 @pytest.mark.parametrize(("recipe", "message"), [
     ("transfromer", 'is "transfromer" instead. Did you mean "transformer"?'),
-    ("transformer-tny", 'has the sizes tiny, small, big, base, but is "transformer-tny" instead. Did you mean'),
+    ("transformer-tny", 'sizes tiny, small, big, student, base, but is "transformer-tny" instead. Did you mean'),
 ])
 def test_an_unknown_recipe(recipe, message, tmp_path):
     file = tmp_path / "own.toml"
@@ -181,7 +181,8 @@ def test_choices_fill_what_was_not_asked_for():
 
 
 def test_recipes_and_their_sizes():
-    assert recipe_sizes("transformer") == ["transformer-tiny", "transformer-small", "transformer-big", "transformer"]
+    assert recipe_sizes("transformer") == ["transformer-tiny", "transformer-small", "transformer-big",
+                                           "transformer-student", "transformer"]
     assert recipe_sizes("transformer-small") == ["transformer-small"]
     assert {choice.key: choice.value for choice in recipe_defaults("transformer-tiny")}["model.encoder.layers"] == 2
     assert all(choice.key.startswith("model.") for choice in recipe_defaults("seq2seq"))
