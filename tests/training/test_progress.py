@@ -397,7 +397,8 @@ def test_the_estimate_with_a_time_limit():
 
 
 def result(finished=True, best=7, folder="my model", **more):
-    return SimpleNamespace(state=SimpleNamespace(best_step=best, best=1.0 if best else None), folder=Path(folder), finished=finished,
+    state = SimpleNamespace(best_step=best, best=1.0 if best else None)
+    return SimpleNamespace(state=state, folder=Path(folder), finished=finished,
                            **{"task": "translation", "sample": "It's here.", **more})
 
 
