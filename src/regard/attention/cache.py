@@ -116,7 +116,7 @@ class Cache:
             moved = (index != moved).nonzero().squeeze(-1)
         for tensor in (self.key, self.value):
             filled = tensor[:, :, :self.filled]
-            filled[moved] = filled[index[moved]]  # the right side is copied before anything is written
+            filled.index_copy_(0, moved, filled.index_select(0, index[moved]))  # faster than indexing with brackets
         return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":

@@ -14,7 +14,8 @@ texts have at most half of the token budget, so that short ones always find room
 one text each, so that a request of many texts delays none of one text.
 
 A result is what the plain call gives (`translator.search(texts, strategy)`), whatever else is running: the same text,
-and scores that are equal up to the rounding of batched products, within 1e-5. If the model fails on a batch, its texts
+and each log-probability within 1e-5. They are not equal bit for bit, on a CPU either: a matrix product rounds a row
+differently if it has other numbers of rows. If the model fails on a batch, its texts
 are run again in halves until the failing text is alone; the engine keeps serving.
 """
 
@@ -146,7 +147,7 @@ class Ticket:
             pass  # cancelled meanwhile
 
 
-class Batch:
+class EngineBatch:
     """Rows that run together, and those that join them at the next step."""
 
     def __init__(self, served: ServedTask, row: SearchRow, isolated: bool) -> None:
@@ -171,7 +172,7 @@ class EngineCore:
         self.queue = deque[Ticket]()  # requests with rows that wait
         self.active = set[Ticket]()
         self.owners = dict[TextJob, tuple[Ticket, int]]()  # the request and the number of each text
-        self.batches = list[Batch]()
+        self.batches = list[EngineBatch]()
         self.queued, self.closed, self.stopped = 0, False, False
         self.tokens, self.requests, self.steps, self.seconds_busy = 0, 0, 0, 0.0
         self.recent_texts, self.recent_seconds = 0.0, 0.0
@@ -340,11 +341,11 @@ class EngineCore:
         batch = next((one for one in self.batches
                       if one.served is row.job.served and not one.isolated and one.group == row.group), None)
         if batch is None:
-            batch = Batch(row.job.served, row, isolated=False)
+            batch = EngineBatch(row.job.served, row, isolated=False)
             self.batches.append(batch)
         batch.joining.append(row)
 
-    def _step(self, batch: Batch) -> int:
+    def _step(self, batch: EngineBatch) -> int:
         """One step of a batch; the number of texts that it finished."""
         joining, batch.joining = [row for row in batch.joining if row.job in self.owners], []
         leaving = {row for row in batch.live.prompts if row.job not in self.owners}
@@ -368,18 +369,23 @@ class EngineCore:
         for row, invalid in failed:
             self._fail_row(row, invalid)
         for row in joining:
-            ticket, _ = self.owners.get(row.job, (None, 0))
+            ticket, _ = self._owner(row)
             if ticket is not None and ticket.first_token_seconds is None:
                 ticket.first_token_seconds = ticket.elapsed()
         self._stream(batch)
         return sum(self._answer(row, hypotheses) for row, hypotheses in answered)
 
-    def _stream(self, batch: Batch) -> None:
+    def _owner(self, row: SearchRow) -> tuple[Ticket | None, int]:
+        """The request of a row and the number of its text; None if it was cancelled meanwhile."""
+        return self.owners.get(row.job, (None, 0))
+
+    def _stream(self, batch: EngineBatch) -> None:
         """Show the new text of rows that are streamed."""
-        if not any(self.owners[row.job][0].on_text for row in batch.live.prompts if row.job in self.owners):
+        owners = {id(row): self._owner(row) for row in batch.live.prompts}
+        if not any(ticket is not None and ticket.on_text is not None for ticket, _ in owners.values()):
             return
         for row, token in batch.live.last_tokens():
-            ticket, number = self.owners.get(row.job, (None, 0))
+            ticket, number = owners[id(row)]
             if ticket is not None and ticket.on_text is not None:
                 row.written.append(token)
                 self._show(ticket, number, row.job.settled_text(row))
@@ -395,7 +401,7 @@ class EngineCore:
 
     def _answer(self, row: SearchRow, hypotheses: list[Hypothesis]) -> int:
         """Take the hypotheses for a row; 1 if its text is finished."""
-        job, (ticket, number) = row.job, self.owners.get(row.job, (None, 0))
+        job, (ticket, number) = row.job, self._owner(row)
         if ticket is None:
             return 0
         try:
@@ -423,7 +429,7 @@ class EngineCore:
             self.forget(ticket)
         return 1
 
-    def _isolate(self, batch: Batch, rows: list[SearchRow], error: Exception) -> None:
+    def _isolate(self, batch: EngineBatch, rows: list[SearchRow], error: Exception) -> None:
         """After the model has failed on rows, run each half of them again; a single row fails."""
         rows = [row for row in rows if row.job in self.owners]
         if len(rows) == 1:
@@ -431,7 +437,7 @@ class EngineCore:
             return
         for some in (rows[:len(rows) // 2], rows[len(rows) // 2:]):
             if some:
-                half = Batch(batch.served, some[0], isolated=True)
+                half = EngineBatch(batch.served, some[0], isolated=True)
                 half.joining = some
                 for row in some:
                     row.written.clear()
@@ -440,7 +446,7 @@ class EngineCore:
 
     def _fail_row(self, row: SearchRow, error: Exception) -> None:
         """Fail the request of a row for which the model has failed."""
-        ticket, number = self.owners.get(row.job, (None, 0))
+        ticket, number = self._owner(row)
         if ticket is None:
             return
         where = f"text {number + 1} of {len(ticket.jobs)}" if len(ticket.jobs) > 1 else "this text"
