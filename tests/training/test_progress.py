@@ -398,7 +398,7 @@ def test_the_estimate_with_a_time_limit():
 
 def result(finished=True, best=7, folder="my model", **more):
     return SimpleNamespace(state=SimpleNamespace(best_step=best), folder=Path(folder), finished=finished,
-                           **{"task": "translation", "sample": "It's here.", **more})
+                           **{"task": "translation", "sample": "It's here.", "sample_options": (), **more})
 
 
 def drawn(result):

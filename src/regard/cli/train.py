@@ -159,10 +159,9 @@ class OutputOptions:
 @with_examples("""
     regard train pairs.tsv -o model                 # all settings by default
     regard train pairs.tsv -o model --time 30m      # at most half an hour
-    regard train train.en train.fr -o model --epochs 20
+    regard train --direction en-fr:a.en,a.fr --direction en-de:b.tsv -o model
     regard train book.txt -o model --task language  # from plain text
     regard train pairs.tsv -o model --resume        # continue after Ctrl-C
-    regard train --direction en-fr:a.tsv --direction en-de:b.tsv -o model
 """)
 @expand_options
 def train(
