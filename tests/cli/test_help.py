@@ -92,13 +92,14 @@ def place(tmp_path_factory):
     """A folder with everything that the examples name, and a folder with the model of each command."""
     place = tmp_path_factory.mktemp("examples")
     texting.translator(share_embeddings=True).save(place / "translate")
+    texting.translator(pair=texting.several).save(place / "several")
     for command, make in (("complete", texting.completer), ("fill", texting.filler), ("classify", texting.classifier),
                           ("photos", texting.seer)):
         make().save(place / command)
     pairs = "".join(f"{source}\t{target}\n" for source, target in texting.pairs()[:20])
     few = "".join(f"{source}\t{target}\n" for source, target in texting.pairs()[20:24])
     for name, text in (("pairs.tsv", pairs), ("test.tsv", few), ("valid.tsv", few), ("app.po", PO),
-                       ("corpus.tmx", TMX)):
+                       ("corpus.tmx", TMX), ("a.tsv", few), ("b.tsv", few)):
         (place / name).write_text(text, encoding="utf-8")
     for name in ("input.txt", "reviews.txt", "prompt.txt", "test.txt", "sentences.txt", "train.en", "test.en"):
         (place / name).write_text("the dog sleeps.\na cat sees a dog.\n")
@@ -127,6 +128,8 @@ def test_every_example_that_is_quick_works(line, place, tmp_path, monkeypatch):
     kind = {"look": "translate", "evaluate": "translate", "export": "translate", "compare": "translate"}
     links = {"model": kind.get(words[0], words[0]), "model-a": "translate", "model-b": "translate",
              "language-model": "complete", "other-model": "translate", "my-model": "translate"}
+    if "--direction" in words or (words[0] == "translate" and "--to" in words):
+        links["model"] = "several"
     if "photos/" in words:
         module = pytest.importorskip("PIL.Image")
         links["model"] = "photos"

@@ -153,7 +153,7 @@ def test_interrupted(folder, tmp_path, monkeypatch):
 
 def test_texts_that_stay_as_they_are_are_counted(folder, tmp_path, monkeypatch):
     def one_letter(self, texts, search, **options):
-        return [SimpleNamespace(text="s", score=0.0, cut=False) for _ in texts]
+        return [SimpleNamespace(text="s", score=0.0, cut=False, alternatives=()) for _ in texts]
 
     monkeypatch.setattr(regard.Translator, "search", one_letter)
     (tmp_path / "a.txt").write_text("%1b\nno\n")

@@ -6,7 +6,7 @@ from tiny import VISION, built, language, reading, translating
 
 from regard.data import phrasebook
 from regard.data.tokenizer.interface import PairTokenizer
-from regard.data.tokenizer.training import CharactersConfig, UnigramConfig, train_tokenizer
+from regard.data.tokenizer.training import CharactersConfig, UnigramConfig, add_controls, train_tokenizer
 from regard.models.classification import ClassifierConfig, TaggerConfig
 from regard.models.language import MaskedModelConfig
 from regard.tasks.load import make_task
@@ -59,6 +59,12 @@ def translator(embedding="sinusoidal", pair=joint, **options):
     config = translating(embedding=embedding, source_vocab_size=both.source.size, target_vocab_size=both.target.size,
                          **options)
     return make_task(built(config), config, tokenizer=both)
+
+
+@cache
+def several():
+    """Subwords of both languages, with control tokens for the languages to translate into."""
+    return add_controls(joint(), ("<2fr>", "<2de>"))
 
 
 @cache

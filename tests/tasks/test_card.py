@@ -8,7 +8,7 @@ from texting import LABELS, RECORD
 from tiny import ALL
 
 import regard
-from regard.tasks.card import TASK_USAGE, describe_languages, model_card
+from regard.tasks.card import TASK_USAGE, describe_languages, directions, model_card
 from regard.tasks.load import TASK_CLASSES, make_task
 
 SHA = "a" * 64
@@ -114,3 +114,10 @@ def test_every_kind_of_model_has_its_usage(config):
     usage, task = TASK_USAGE[config.kind], TASK_CLASSES[type(config)]
     for call in filter(None, (usage.call, usage.with_ids)):
         assert hasattr(task, re.match(r"\.(\w+)\(", call)[1])
+
+
+def test_directions_that_are_none_are_left_out():
+    record = {"data": {"directions": ["en-fr", "nonsense", 7, "fr-en"]}}
+    assert [*map(str, directions(record))] == ["en-fr", "fr-en"]
+    assert directions({"data": {"directions": "en-fr"}}) == ()
+    assert "--to fr" in model_card("encoder-decoder", 10, reads_text=True, record=record)

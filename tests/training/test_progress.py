@@ -401,7 +401,7 @@ def test_the_estimate_with_a_time_limit():
 def result(finished=True, best=7, folder="my model", **more):
     state = SimpleNamespace(best=1.0 if best else None, best_step=best)
     return SimpleNamespace(state=state, folder=Path(folder), finished=finished,
-                           **{"task": "translation", "sample": "It's here.", **more})
+                           **{"task": "translation", "sample": "It's here.", "sample_options": (), **more})
 
 
 def drawn(result):

@@ -233,9 +233,8 @@ def make_request(options: TranslationOptions, beam_options: SourceBeamOptions, s
     regard translate model "The black cat sleeps."
     regard translate model < input.txt > output.txt       # one text per line
     regard translate model app.po -o app.fr.po --entries missing
-    regard translate model "A text." --nbest 3 --scores   # the three best
+    regard translate model --to fr "A text." --nbest 3    # of several languages
     regard translate model --engine ctranslate2 --quantization int8 < input.txt
-    regard translate model --to fr "A text."              # of several languages
 """)
 @expand_options
 def translate(

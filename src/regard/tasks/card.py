@@ -9,6 +9,7 @@ does not import torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -122,9 +123,12 @@ def language_pair(record: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def directions(record: Mapping[str, Any]) -> tuple[LanguagePair, ...]:
-    """The directions of a model for several languages; empty for any other."""
-    given = record.get("data", {}).get("directions", ())
-    return tuple(parse_pair(name) for name in given if isinstance(name, str))
+    """The directions of a model for several languages; empty for any other, and without what is no direction."""
+    given, found = record.get("data", {}).get("directions", ()), list[LanguagePair]()
+    for name in given if isinstance(given, list | tuple) else ():
+        with suppress(ValueError):
+            found.append(parse_pair(str(name)))
+    return tuple(found)
 
 
 def describe_directions(pairs: Sequence[LanguagePair]) -> str:

@@ -23,7 +23,7 @@ import torch
 
 from regard import checks
 from regard.data.filters import is_blank
-from regard.data.languages import LanguagePair, check_code, find_language, parse_pair, target_controls
+from regard.data.languages import LanguagePair, check_code, find_language, target_controls
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
 from regard.decoding.constraints import Constraint, ForbiddenAfter, ForbiddenTokens, MinLength, WithPrefix
 from regard.decoding.cuda_graph import encode, model_unchanged
@@ -42,6 +42,7 @@ from regard.tasks.alignment import (
     choose_alignment,
     word_alignment_weights,
 )
+from regard.tasks.card import directions
 from regard.tasks.glossary import (
     Glossary,
     GlossarySearch,
@@ -285,7 +286,7 @@ class Translator(Task, TranslatorMixin):
     @property
     def directions(self) -> tuple[LanguagePair, ...]:
         """The directions that a model for several languages was trained on; empty for any other model."""
-        return tuple(map(parse_pair, self.record.get("data", {}).get("directions", ())))
+        return directions(self.record)
 
     def into(self, to: str | None) -> Self:
         """This translator for one target language; both share the model.

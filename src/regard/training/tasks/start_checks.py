@@ -192,7 +192,7 @@ def direction_controls(tokenizer: PairTokenizer, target: str | None, name: str) 
     if target is None:
         raise DataError(f"{name} translates into several languages: {languages}. Say which one the data is in with "
                         "--languages, for example en-fr.")
-    found = find_language(target, named)
+    found = find_language(target, named) or find_language(target.partition("-")[0], named)
     if found is None:
         raise DataError(f"{name} translates into {languages}, and not into {language_name(target)} ({target}). Choose "
                         "one of these with --languages, or train a new model.")
