@@ -10,6 +10,7 @@ modules with a running search.
 """
 
 import copy
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -227,11 +228,17 @@ def _match(given: str, known: Iterable[str]) -> str:
         (one for one in codes if one.partition("-")[0] == language), code)
 
 
-def _make_identifier(codes: Sequence[str]) -> Any:
-    """An identifier of these languages; None if fewer than two of them are known to it."""
+@functools.cache
+def _load_identifier() -> Any:
+    """The identifier of all languages, which takes most of a second to load."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def _make_identifier(codes: Sequence[str]) -> Any:
+    """An identifier of these languages; None if fewer than two of them are known to it."""
+    identifier = copy.copy(_load_identifier())
     known = {code.partition("-")[0] for code in codes} & set(identifier.labels)
     if len(known) < 2:
         return None
