@@ -99,8 +99,12 @@ class Tokens:
 
     def to(self, device: "torch.device | str") -> "Tokens":
         """Return a copy on a device."""
-        lengths, segments = (None if part is None else part.to(device) for part in (self.lengths, self.segments))
-        return Tokens(self.ids.to(device), lengths, self.side, segments)
+        # From the host nothing waits for the work that the device still has; to the host a copy must wait.
+        at_once = self.ids.device.type == "cpu"
+        ids, lengths, segments = (None if part is None else part.to(device, non_blocking=at_once)
+                                  for part in (self.ids, self.lengths, self.segments))
+        assert ids is not None
+        return Tokens(ids, lengths, self.side, segments)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def cache(monkeypatch):
     for module in (gpu_search, gpu_live_search):
         monkeypatch.setattr(module, "TOKEN_STEP", 4)
         monkeypatch.setattr(module, "SOURCE_STEP", 2)
-    monkeypatch.setattr(gpu_live_search, "TOKENS_PER_STEP", 2)
+    monkeypatch.setattr(gpu_live_search, "FEW_TOKENS", 2)
     return GraphCache(Tape, 1 << 30)
 
 

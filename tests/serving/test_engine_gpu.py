@@ -29,7 +29,7 @@ def test_texts_join_and_leave_the_slots_of_graphs(monkeypatch):
     like_a_gpu(monkeypatch)
     for module in (gpu_search, gpu_live_search):
         monkeypatch.setattr(module, "TOKEN_STEP", 4)
-    monkeypatch.setattr(gpu_live_search, "TOKENS_PER_STEP", 2)
+    monkeypatch.setattr(gpu_live_search, "FEW_TOKENS", 2)
     monkeypatch.setattr("regard.serving.text_jobs.MIN_CAPACITY", 8)
     cache = GraphCache(Tape, 1 << 30)
     monkeypatch.setattr(gpu_live_search, "graph_cache", lambda model: cache)

@@ -5,9 +5,10 @@
 
 The buffers of `regard.decoding.gpu_search` have a slot for each sequence. A new one takes a free slot, without moving
 the others: its source is projected into the slot, its prompt is read up to the last token, and this one is read in the
-next step of the graph, in which the search still passes the slot over. A step of a live search runs several tokens,
-because asking the device what has finished takes longer than a token; so a sequence may wait a few tokens for its
-answer, and a new one to join. The number of slots is a power of four: few graphs serve all loads.
+next step of the graph, in which the search still passes the slot over. A step of a live search launches several tokens
+and returns what had finished before them, so that the device works while the host answers, encodes and admits. A
+sequence therefore waits some tokens for its answer, and a slot for its next sequence. The number of slots is a power of
+four: few graphs serve all loads.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,13 +22,11 @@ from regard.decoding.decoder_step import why_no_fused_step
 from regard.decoding.gpu_search import TOKEN_STEP, FusedBuffers, SearchWorkspace
 from regard.decoding.gpu_state import search_kind, search_state
 from regard.decoding.live_search import LiveStep, Prepare, PromptT, read_prompts
-from regard.decoding.request import Hypothesis, InvalidLogitsError
+from regard.decoding.request import INVALID, RUNNING, Hypothesis, InvalidLogitsError
 from regard.models.contract import Memory
 
-TOKENS_PER_STEP = 8
-"""Tokens that a step of a live search generates at most."""
-ANSWER_SHARE = 8
-"""A step ends early when one sequence in this many has finished."""
+TOKENS_PER_STEP, FEW_TOKENS, FEW_PROMPTS = 8, 4, 32
+"""Tokens that a step of a live search generates; fewer for few prompts, which give the host little to do meanwhile."""
 
 
 def why_not(model: Any, search: Any) -> str | None:
@@ -54,6 +53,8 @@ class GpuLiveSearch(Generic[PromptT]):
         self.prompts = list[PromptT]()
         self._cache = graph_cache(model) if cache is None else cache
         self._slots = list[PromptT | None]()
+        self._joined = dict[int, int]()  # the number of the launch in which the prompt of each slot joined
+        self._launched = 0  # with this workspace
         self._search: Any = None
         self._workspace: SearchWorkspace | None = None
         self._key: tuple[Any, ...] = ()
@@ -69,65 +70,62 @@ class GpuLiveSearch(Generic[PromptT]):
 
     def step(self, joining: Sequence[PromptT] = (), memory: Memory | None = None,
              leaving: Collection[PromptT] = ()) -> LiveStep[PromptT]:
-        """Let prompts join and leave, and add some tokens to every hypothesis; see `LiveSearch.step`."""
+        """Let prompts join and leave, launch some tokens of every hypothesis, and return what the step before finished.
+
+        See `LiveSearch.step`.
+        """
         with self._cache.entered(next(self.model.parameters())):
             self._leave([slot for slot, prompt in enumerate(self._slots) if prompt is not None and prompt in leaving])
             new = self._join(joining, memory) if joining else None
-            if not self.prompts:
-                self._release()
-                return LiveStep([], [])
-            found = self._generate(new)
+            found: LiveStep[PromptT] = LiveStep([], [])
+            if self.prompts:
+                self._launch(new)
+                found = self._collect()
             if not self.prompts:
                 self._release()
             return found
 
-    def _generate(self, new: torch.Tensor | None) -> LiveStep[PromptT]:
-        """Some tokens, and the results of the sequences that have finished."""
+    def _launch(self, new: torch.Tensor | None) -> None:
+        """Launch some tokens, and a copy of the status after them to the host."""
         assert self._workspace is not None
-        workspace, state = self._workspace, self._workspace.search
-        state.steps = 0
         if new is not None:
-            workspace.step(0)
-            state.resume(new)
-        for _ in range(TOKENS_PER_STEP):
-            workspace.step(0)
-            running = self._poll(state)
-            if running is not None and ANSWER_SHARE * sum(running) <= (ANSWER_SHARE - 1) * len(self.prompts):
-                break
+            self._workspace.step(0)
+            self._workspace.search.resume(new)
+        for _ in range(FEW_TOKENS if len(self.prompts) <= FEW_PROMPTS else TOKENS_PER_STEP):
+            self._workspace.step(0)
+        self._workspace.search.readback.send()
+        self._launched += 1
+
+    def _collect(self) -> LiveStep[PromptT]:
+        """The prompts that had finished before the tokens that were launched last."""
+        assert self._workspace is not None
+        state, answered = self._workspace.search, list[tuple[PromptT, list[Hypothesis]]]()
         failed = list[tuple[PromptT, InvalidLogitsError]]()
-        while True:
-            try:
-                status = state.poll_now()
-                break
-            except InvalidLogitsError as error:
-                prompt = self._slots[error.sequence]
-                assert prompt is not None
-                failed.append((prompt, error))
-                self._leave([error.sequence])
-                state.readback.send()
-        gone = [slot for slot, prompt in enumerate(self._slots) if prompt is not None and not status[slot]]
-        answered = list[tuple[PromptT, list[Hypothesis]]]()
+        if self._launched < 2:
+            return LiveStep(answered, failed)
+        status = state.read_status(1)
+        there = [slot for slot, prompt in enumerate(self._slots)
+                 if prompt is not None and self._joined[slot] < self._launched]
+        invalid = [slot for slot in there if status[slot] == INVALID]
+        gone = [slot for slot in there if status[slot] not in (RUNNING, INVALID)]
+        for slot in invalid:
+            failed.append((self._prompt(slot), state.request.invalid_logits(slot, int(state.status.lengths[slot]))))
         for slot, result in state.results(gone, self._search) if gone else ():
-            done = self._slots[slot]
-            assert done is not None
-            answered.append((done, result if isinstance(result, list) else [result]))
-        self._forget(gone)
+            answered.append((self._prompt(slot), result if isinstance(result, list) else [result]))
+        self._forget([*gone, *invalid])
         return LiveStep(answered, failed)
 
-    def _poll(self, state: Any) -> list[bool] | None:
-        """Which sequences were running one token ago; None if that is not known, or the model gave NaN."""
-        try:
-            running = state.poll()
-        except InvalidLogitsError:
-            return None  # found again when the step ends
-        return None if running is None else [one for one, prompt in zip(running, self._slots, strict=True)
-                                             if prompt is not None]
+    def _prompt(self, slot: int) -> PromptT:
+        prompt = self._slots[slot]
+        assert prompt is not None
+        return prompt
 
     def _leave(self, slots: list[int]) -> None:
         """End the sequences in these slots."""
         if slots:
             assert self._workspace is not None
-            self._workspace.search.stop(torch.tensor(slots, device=self._workspace.buffers.positions.device))
+            device = self._workspace.buffers.positions.device
+            self._workspace.search.stop(torch.tensor(slots).to(device, non_blocking=True))
             self._forget(slots)
 
     def _forget(self, slots: list[int]) -> None:
@@ -148,7 +146,7 @@ class GpuLiveSearch(Generic[PromptT]):
         state = read_prompts(self.model, state, [one.prompt[:-1] for one in joining], device)
         free = [slot for slot, prompt in enumerate(self._slots) if prompt is None][:len(joining)]
         for slot, prompt in zip(free, joining, strict=True):
-            self._slots[slot] = prompt
+            self._slots[slot], self._joined[slot] = prompt, self._launched + 1
         slots = torch.tensor(free).to(device, non_blocking=True)
         max_lengths = self._search.request.max_lengths[len(self.prompts) - len(joining):]
         self._workspace.buffers.put(slots, state)
@@ -177,17 +175,17 @@ class GpuLiveSearch(Generic[PromptT]):
         workspace.search.hold_all()
         running = [slot for slot, prompt in enumerate(self._slots) if prompt is not None]
         if old is not None and running:
-            index = torch.tensor(running, device=old.buffers.positions.device)
+            index = torch.tensor(running).to(old.buffers.positions.device, non_blocking=True)
             workspace.buffers.take(old.buffers, index, old.buffers.capacity)
             workspace.search.take(old.search, running)
             workspace.search.sequences = list(range(groups))
-            workspace.search.max_steps = old.search.max_steps
         kept: list[PromptT | None] = [self._slots[slot] for slot in running]
         self._release()
         self._workspace, self._key, self._slots = workspace, key, kept + [None] * (groups - len(kept))
+        self._joined = dict.fromkeys(range(groups), 0)
 
     def _release(self) -> None:
         """Keep the workspace for the next search of its kind."""
         if self._workspace is not None:
             self._cache.keep(self._key, self._workspace)
-        self._workspace, self._slots = None, []
+        self._workspace, self._slots, self._launched = None, [], 0

@@ -173,7 +173,7 @@ class SearchState(ABC):
 
     def hold_all(self) -> None:
         """Start without sequences; `put` adds some, each under the number of its slot."""
-        self.sequences, self.steps, self.max_steps = list(range(len(self.status.status))), 0, NEVER_ALLOWED
+        self.sequences, self.steps, self.max_steps = list(range(len(self.status.status))), 0, 0
         self.status.status.fill_(FINISHED)
 
     def put(self, slots: Tensor, max_lengths: Sequence[int], tokens: Sequence[int]) -> None:
@@ -239,9 +239,13 @@ class SearchState(ABC):
         """Which slots are running after the last step."""
         return self._read_status(0)
 
+    def read_status(self, back: int) -> list[int]:
+        """The status of each slot after the last copy to the host but `back`; `results` are then as of that copy."""
+        self.known, self.steps = back, max(1, self.steps)
+        return self.readback.read(back)[:len(self.sequences)]
+
     def _read_status(self, back: int) -> list[bool]:
-        status = self.readback.read(back)[:len(self.sequences)]
-        self.known = back
+        status = self.read_status(back)
         if INVALID in status:
             slot = status.index(INVALID)
             raise self.request.invalid_logits(self.sequences[slot], int(self.status.lengths[slot]))

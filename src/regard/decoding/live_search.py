@@ -237,7 +237,7 @@ def read_prompts(model: GenerativeModel, state: Any, prompts: Sequence[Sequence[
     lengths = [len(prompt) for prompt in prompts]
     if not any(lengths):
         return state
-    ids_BT, lengths_B = Tokens.of(prompts).ids.to(device), torch.tensor(lengths, device=device)
+    ids_BT, lengths_B = Tokens.of(prompts).to(device).ids, torch.tensor(lengths).to(device, non_blocking=True)
     for first in range(0, max(lengths), PREFILL_CHUNK):
         chunk_Bn = ids_BT[:, first:first + PREFILL_CHUNK]
         width = chunk_Bn.shape[1]

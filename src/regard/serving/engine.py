@@ -349,9 +349,6 @@ class EngineCore:
         """One step of a batch; the number of texts that it finished."""
         joining, batch.joining = [row for row in batch.joining if row.job in self.owners], []
         leaving = {row for row in batch.live.prompts if row.job not in self.owners}
-        if not joining and len(leaving) == len(batch.live.prompts):
-            batch.live.prompts = []  # the batch is dropped as a whole
-            return 0
         self._use_model(batch.served)
         try:
             memory = batch.served.encode(joining) if joining else None
