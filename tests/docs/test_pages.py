@@ -200,6 +200,6 @@ def test_pages_open_from_disk_and_the_search_answers(site):
                 assert min(box["width"] / 100, box["height"] / 10) > 1
         tab.keyboard.press("Control+k")
         tab.keyboard.type("rotary")
-        tab.get_by_text("Rotary.forward").first.wait_for(timeout=10_000)
+        tab.get_by_text("Rotary.forward").first.wait_for(timeout=60_000)
         tab.close()
     assert not wrong
