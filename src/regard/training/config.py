@@ -78,8 +78,8 @@ class DataConfig(Config):
     directions: tuple[str, ...] | None = None
     """The directions of a model for several languages, such as "en-fr"; they follow from --direction."""
     sampling_temperature: float | None = number(None, minimum=1.0)
-    """Directions are drawn in proportion to (number of pairs) ** (1 / this): 1 draws every pair equally often, more favours
-    small directions."""
+    """Directions are drawn in proportion to (number of pairs) ** (1 / this): 1 draws every pair equally often, more
+    favours small directions."""
     mix_share: float | None = probability(None)
     """Share of the general data of --mix among the training pairs of an epoch, if a model is fine-tuned."""
 
