@@ -17,6 +17,7 @@ machine with other work, requests per processor second are the fairer number.
 """
 
 import argparse
+import itertools
 import os
 import random
 import threading
@@ -81,13 +82,24 @@ def sentences_of(file: str | None, count: int) -> list[str]:
     return [pair.source for pair in phrasebook.pairs(count, seed=5, split="test", clauses=(1, 3))]
 
 
+class Deck:
+    """The sentences in a random order, the same for all contestants of a round, dealt to any number of threads."""
+
+    def __init__(self, texts: list[str], seed: int) -> None:
+        self.texts, self.numbers = random.Random(seed).sample(texts, len(texts)), itertools.count()
+
+    def deal(self) -> str:
+        """The next sentence; after the last one the first."""
+        return self.texts[next(self.numbers) % len(self.texts)]
+
+
 def one_at_a_time(translator: Translator, texts: list[str], strategy: Beam, seconds: float, seed: int) -> Measured:
     """One text after another, by the plain call."""
-    draw, latencies, tokens = random.Random(seed), list[float](), 0
+    deck, latencies, tokens = Deck(texts, seed), list[float](), 0
     began, processor = time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds:
         start = time.perf_counter()
-        (found,) = translator.search([draw.choice(texts)], strategy)
+        (found,) = translator.search([deck.deal()], strategy)
         latencies.append(time.perf_counter() - start)
         tokens += len(found.log_probabilities)
     return Measured(time.perf_counter() - began, time.process_time() - processor, tokens, latencies)
@@ -105,24 +117,23 @@ def offline(translator: Translator, texts: list[str], strategy: Beam) -> Measure
 def served(engine: ServingEngine, texts: list[str], strategy: Beam, clients: int, seconds: float,
            seed: int) -> Measured:
     """Many clients in a closed loop, each in a thread. What is answered after the time is not counted."""
-    latencies, tokens, lock = list[float](), 0, threading.Lock()
+    deck, latencies, tokens, lock = Deck(texts, seed), list[float](), 0, threading.Lock()
     start = threading.Barrier(clients + 1)
     began = [0.0]
 
-    def client(number: int) -> None:
+    def client() -> None:
         nonlocal tokens
-        draw = random.Random(f"{seed} {number}")
         start.wait()
         while time.perf_counter() - began[0] < seconds:
             first = time.perf_counter()
-            (found,) = engine.submit([draw.choice(texts)], strategy).result()
+            (found,) = engine.submit([deck.deal()], strategy).result()
             last = time.perf_counter()
             if last - began[0] < seconds:
                 with lock:
                     latencies.append(last - first)
                     tokens += len(found.log_probabilities)
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    threads = [threading.Thread(target=client) for _ in range(clients)]
     for one in threads:
         one.start()
     began[0], processor = time.perf_counter(), time.process_time()
@@ -139,15 +150,16 @@ def rows_of(results: dict[str, list[Measured]]) -> list[list[str]]:
     def middle(several: list[Measured], value: Any) -> float:
         return float(median(value(one) for one in several if one.latencies))
 
-    single = middle(results["one at a time"], lambda one: one.requests)
+    single = middle(results["one at a time"], lambda one: one.tokens / one.seconds)
     rows = []
     for name, several in results.items():
         shares = [f"{middle(several, lambda one, share=share: one.quantile(share)):,.1f}" if name != "offline" else "-"
                   for share in (0.5, 0.95, 0.99)]
         per_processor = middle(several, lambda one: len(one.latencies) / max(1e-9, one.processor_seconds))
+        tokens = middle(several, lambda one: one.tokens / one.seconds)
         requests = middle(several, lambda one: one.requests)
-        rows.append([name, f"{requests:,.1f}", f"{requests / single:.2f}", f"{per_processor:,.1f}",
-                     f"{middle(several, lambda one: one.tokens / one.seconds):,.0f}", *shares])
+        rows.append([name, f"{tokens:,.0f}", f"{tokens / single:.2f}", f"{requests:,.1f}", f"{per_processor:,.1f}",
+                     *shares])
     return rows
 
 
@@ -182,7 +194,7 @@ def main() -> None:
     name = Path(given.model).name if Path(given.model).is_dir() else given.model
     print(f"{hardware(given.device)}, {os.cpu_count()} cores, {name}, {given.dtype}, {given.beams} beams, "
           f"{len(texts):,} sentences, medians of {given.rounds} rounds of {given.seconds:g} s")
-    print(table(["", "requests/s", "ratio", "requests/processor s", "tokens/s", "p50 ms", "p95 ms", "p99 ms"],
+    print(table(["", "tokens/s", "ratio", "requests/s", "requests/processor s", "p50 ms", "p95 ms", "p99 ms"],
                 rows_of(results)))
     print(f"The engine ran {load.steps:,} steps in {load.seconds_busy:.1f} s.")
 

@@ -25,6 +25,7 @@ from regard.serving.engine import (
     QueueFullError,
     ServingEngine,
 )
+from regard.serving.text_jobs import MIN_CAPACITY
 from regard.tasks.search import GREEDY, Beam, Sampling
 from regard.tasks.translator import Translator
 
@@ -98,7 +99,7 @@ def test_equal_strategies_share_a_batch_and_others_take_turns():
 
 
 def test_rows_that_wait_join_as_rows_end():
-    bench = Bench(token_budget=4 * 128)
+    bench = Bench(token_budget=4 * MIN_CAPACITY)
     tickets = [bench.submit(TEXTS[:1], SHORT) for _ in range(6)]
     first = bench.submit(TEXTS[:1], FOREVER)
     bench.turn()
@@ -108,7 +109,7 @@ def test_rows_that_wait_join_as_rows_end():
 
 
 def test_requests_take_turns_so_that_many_texts_do_not_delay_one():
-    bench = Bench(token_budget=2 * 128)
+    bench = Bench(token_budget=2 * MIN_CAPACITY)
     many = bench.submit(TEXTS[:12], SHORT)
     one = bench.submit(TEXTS[12:13], SHORT)
     for _ in range(4):
@@ -140,7 +141,7 @@ def test_long_texts_leave_room_for_short_ones():
 
 def test_a_long_text_is_not_passed_for_ever():
     """Where the budget is full of short texts, the first one that waits is the next to join."""
-    bench = Bench(token_budget=8 * 128)
+    bench = Bench(token_budget=8 * MIN_CAPACITY)
     for _ in range(8):
         bench.submit(TEXTS[:1], FOREVER)
     bench.turn()
@@ -156,7 +157,7 @@ def test_a_long_text_is_not_passed_for_ever():
 
 
 def test_the_queue_is_bounded_and_says_when_to_come_back():
-    bench = Bench(max_queued=4, token_budget=128)
+    bench = Bench(max_queued=4, token_budget=MIN_CAPACITY)
     bench.submit(TEXTS[:3], SHORT)
     with pytest.raises(QueueFullError) as full:
         bench.submit(TEXTS[:2], SHORT)
@@ -213,7 +214,7 @@ def test_a_cancelled_request_leaves_at_the_next_step(turns):
 
 
 def test_times_and_tokens_of_a_request():
-    bench = Bench(token_budget=128)
+    bench = Bench(token_budget=MIN_CAPACITY)
     bench.submit(TEXTS[:1], SHORT)
     ticket = bench.submit(TEXTS[1:2], SHORT)
     assert (ticket.queued_seconds, ticket.first_token_seconds, ticket.total_seconds) == (None, None, None)

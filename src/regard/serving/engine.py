@@ -42,7 +42,7 @@ from regard.tasks.translator import GlossaryLike, Translation, Translator
 
 __all__ = ["CancelledError", "DeadlineError", "EngineLoad", "ModelError", "QueueFullError", "ServingEngine", "Ticket"]
 
-CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 1 << 15, 1 << 19
+CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 1 << 16, 1 << 19
 """Tokens, hypotheses times storage, that run at once: on a CPU some 250 hypotheses, with more a step takes longer."""
 MEMORY_SHARE = 4
 """The tokens that run at once may take one part in this many of the free memory of a GPU."""

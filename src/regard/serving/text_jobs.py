@@ -32,7 +32,7 @@ from regard.tasks.search import Beam, DecodingStrategy, Sampling, with_alternati
 from regard.tasks.task import as_texts, max_positions
 from regard.tasks.translator import GlossaryLike, Translation, Translator, with_prefix
 
-MIN_CAPACITY = 128
+MIN_CAPACITY = 256
 """Storage of a row, in tokens, is a power of two, at least this."""
 
 
