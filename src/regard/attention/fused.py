@@ -83,9 +83,6 @@ class SdpaBackend(Backend):
             return f"it computes softmax, not {problem.normalize!r}"
         if problem.score.as_dot(problem.query[..., :0, :]) is None:
             return f"it computes dot products, not the score {problem.score!r}"
-        if problem.bias is not None and torch.is_grad_enabled() and 0 in (
-                *problem.leading, problem.n_queries, problem.n_keys):
-            return "torch's kernels give a bias no gradient where there are no queries or no keys"
         return None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
@@ -110,6 +107,9 @@ class SdpaBackend(Backend):
                                                   enable_gqa=inputs.grouped)
         if output.shape[-1] != width:  # a slice of all features would cost a copy in the backward pass
             output = output[..., :width]
+        if problem.bias is not None and inputs.matrix is not None and 0 in (
+                *problem.leading, problem.n_queries, problem.n_keys):
+            output = output + inputs.matrix.flatten()[:0].sum()  # torch's kernels would give the bias no gradient
         if inputs.empty is not None:
             output = output.masked_fill(inputs.empty, 0.0)
         return output if len(problem.leading) == 2 else output.reshape(*problem.leading, problem.n_queries, width)
