@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 import trained
+from long_form import LONG
 
 import regard
 from regard.data import phrasebook
@@ -313,6 +314,7 @@ def test_resumed_with_another_start(place, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.skipif(not LONG, reason="three trainings of minutes: REGARD_LONG=1")
 def test_a_new_domain_is_learned_and_the_old_one_kept(tmp_path):
     """Short sentences, then long ones: fine-tuning helps on these, and with general data little is forgotten."""
     def chosen(seed, least, most, count):
