@@ -5,16 +5,16 @@ import pytest
 pytest.importorskip("fastapi", reason="fastapi, of the extra `serve`, is not installed")
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _short_outputs():
-    """Untrained models write until their limit, so it is low."""
+    """Untrained models write until their limit, so it is low. For a module: tests of other folders run between."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("regard.tasks.translator.EXTRA_LENGTH", 4)
         yield
 
 
 @pytest.fixture(scope="package")
-def server(_short_outputs):
+def server():
     import served
 
     from regard.serving.server import BackgroundServer
