@@ -66,8 +66,10 @@ def test_steps_are_the_same(name, alone, rows, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["translating attention", "translating rotary", "language llama"])
+@pytest.mark.parametrize("bytes_of_run", [0, 1 << 40], ids=["run by run", "under a mask"])
 @torch.no_grad()
-def test_row_groups_chunks_and_rows_at_different_positions_are_the_same(name, monkeypatch):
+def test_row_groups_chunks_and_rows_at_different_positions_are_the_same(name, bytes_of_run, monkeypatch):
+    monkeypatch.setattr(brisking, "RUN_BYTES", bytes_of_run)
     model = built(MODELS[name]).eval().float()
     with packed_linear_layers(model):
         writer = packed_decoder(model)
@@ -86,7 +88,12 @@ def test_row_groups_chunks_and_rows_at_different_positions_are_the_same(name, mo
         states[:] = [state.pick(moved) for state in states]
         both(torch.randint(5, 10, (6, 1)))
         both(torch.randint(5, 10, (6, 2)), torch.tensor([1, 2, 2, 1, 1, 2]))
-        both(torch.randint(5, 10, (6, 1)))
+        monkeypatch.setattr(writer.model, "step", None, raising=False)  # the writer makes these steps itself
+        for _ in range(2):
+            one = writer.step(states[0], ids := torch.randint(5, 10, (6, 1)))
+            other = type(model).step(model, states[1], ids)
+            assert_equal(one, other)
+            states[:] = [one.state, other.state]
 
 
 @torch.no_grad()

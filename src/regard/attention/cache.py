@@ -112,11 +112,17 @@ class Cache:
         """The cache of these rows in the same storage: new memory costs more than overwriting the old."""
         count = len(index)
         moved = torch.arange(count, device=index.device)
-        if index.device.type == "cpu":  # where it costs nothing to ask, skip the rows that stay
+        parts = [(moved, self.filled)]
+        if index.device.type == "cpu":  # where asking costs nothing, skip the rows that stay, and the end of short ones
             moved = (index != moved).nonzero().squeeze(-1)
+            parts = [(moved, self.filled)]
+            if not self.uniform:
+                is_long = self.positions[index[moved]] > self.filled // 2
+                parts = [(moved[is_long], self.filled), (moved[~is_long], self.filled // 2)]
         for tensor in (self.key, self.value):
-            filled = tensor[:, :, :self.filled]
-            filled.index_copy_(0, moved, filled.index_select(0, index[moved]))  # faster than indexing with brackets
+            taken = [tensor[:, :, :filled].index_select(0, index[rows]) for rows, filled in parts]
+            for (rows, filled), new in zip(parts, taken, strict=True):  # all is read before anything is written
+                tensor[:, :, :filled].index_copy_(0, rows, new)
         return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":

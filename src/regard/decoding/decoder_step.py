@@ -25,6 +25,7 @@ G key heads, D width, E width of the values, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -252,6 +253,10 @@ class PackedDecoder:
         return x + self.positions[at if isinstance(at, int) else at.rows]
 
 
+RUN_BYTES = 150_000
+"""Keys and values that attention reads in the time of one more call."""
+
+
 class RowPositions:
     """Rows at different positions: where each one writes its key, and which keys it attends to."""
 
@@ -263,6 +268,21 @@ class RowPositions:
         # Attention would convert a bool mask in every layer; packed weights are in float32.
         self.mask = torch.zeros(hidden.shape, device=positions.device).masked_fill_(hidden, -torch.inf)
         """(R, 1, 1, filled): 0 for the keys of a row, −∞ for others."""
+        self.runs = [(position, len([*some])) for position, some in groupby(positions.tolist())]
+        """Positions, and how many consecutive rows, such as the hypotheses of one sequence, are at each of them."""
+        self.hidden = sum(count * (filled - 1 - position) for position, count in self.runs)
+
+    def attend(self, layer: "PackedAttention", query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The attention of rows (R, H, 1, D) to keys (R, G, C, D): at once under a mask, or where that would read too
+        much of what it hides, run by run."""
+        if self.hidden * (key.shape[1] * key.shape[3] * 2) * key.element_size() < RUN_BYTES * len(self.runs):
+            return layer.attend(query, key[:, :, :self.filled], value[:, :, :self.filled], self.mask)
+        attended, first = list[Tensor](), 0
+        for position, count in self.runs:
+            mine, last = slice(first, first + count), position + 1
+            attended.append(layer.attend(query[mine], key[mine, :, :last], value[mine, :, :last]))
+            first += count
+        return torch.cat(attended)
 
 
 class PackedProduct:
@@ -319,8 +339,7 @@ class PackedSelfAttention(PackedAttention):
             cache.clear(at.filled - 1, at.filled)  # no row has had a token there
             cache.key[at.every, :, at.rows] = key.squeeze(2)
             cache.value[at.every, :, at.rows] = value.squeeze(2)
-            return self.merge(self.attend(query, cache.key[:, :, :at.filled], cache.value[:, :, :at.filled],
-                                          at.mask))
+            return self.merge(at.attend(self, query, cache.key, cache.value))
         cache.key[:, :, at:at + 1] = key
         cache.value[:, :, at:at + 1] = value
         return self.merge(self.attend(query, cache.key[:, :, :at + 1], cache.value[:, :, :at + 1]))
