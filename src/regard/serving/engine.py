@@ -208,9 +208,8 @@ class EngineCore:
 
     def check_room(self, texts: int) -> None:
         """Refuse texts for which the queue has no room."""
-        over = self.queued + texts - self.max_queued
-        if over > 0:
-            raise QueueFullError(self.queued, self.max_queued, self.estimate(over))
+        if self.queued + texts > self.max_queued:  # others want the first room too: the estimate is for all that wait
+            raise QueueFullError(self.queued, self.max_queued, self.estimate(max(1, self.queued)))
 
     def estimate(self, texts: int) -> float:
         """The seconds in which so many texts are finished, from the measured rate; 1 if nothing was measured."""
