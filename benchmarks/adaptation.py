@@ -145,7 +145,7 @@ def jobs_of(arguments: argparse.Namespace, place: Path, base: Path) -> list[tupl
     """All trainings after that of the general model."""
     pairs = read_pairs(arguments.data / NEW / "train.tsv.gz", 100 if arguments.quick else None)
     found = []
-    for size in (100,) if arguments.quick else SIZES:
+    for size in (100,) if arguments.quick else reversed(SIZES):  # the longest trainings first
         some = spread(pairs, size)
         data = write_pairs(place / f"new-{len(some)}.tsv", some)
         for variant, extra in VARIANTS.items():
@@ -213,6 +213,7 @@ def main() -> None:
         print(f"start model ({seconds:.0f} s): {before}", file=sys.stderr, flush=True)
         with ThreadPoolExecutor(arguments.jobs) as pool:
             rows = [*pool.map(lambda job: measure(job, place, arguments.device), jobs_of(arguments, place, base))]
+        rows.sort(key=lambda row: row.pairs)
         shown, goals = report(before, rows)
         print(hardware(arguments.device if arguments.device != "auto" else "cpu"))
         print(shown)
