@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_defaults_follow_from_the_new_pairs(place, tmp_path):
     settings = {one.key: one.value for one in started.settings}
     assert settings["training.validation.metric"] == "loss"
     assert settings["model.encoder.dropout"] == "0.3"
-    assert float(settings["training.schedule.learning_rate"]) == pytest.approx(0.04 / 16, rel=0.01)
+    assert float(settings["training.schedule.learning_rate"]) == 0.0003
     assert float(settings["data.validation_fraction"]) == 0.15
     assert next(choice.name for choice in started.choices) == "Model"
     assert "base" in started.choices[0].reason
@@ -107,9 +108,11 @@ def test_defaults_follow_from_the_new_pairs(place, tmp_path):
 def test_defaults_for_any_number_of_pairs(pairs):
     scratch = [*defaults.translation_training(pairs, 25 * pairs, {"attention"}, CPU, {})]
     rates = {default.key: default.value for default in scratch}
-    data = FinetuningData(pairs, 25 * pairs, 128, round(pairs * defaults.finetuning_validation_fraction(pairs)), "pair")
+    validated = round(pairs * defaults.finetuning_validation_fraction(pairs))
+    data = FinetuningData(pairs, 25 * pairs, 128, validated, "pair",
+                          **defaults.translation_finetuning(pairs, pairs, 128, CPU))
     found = {default.key: default.value for default in defaults.finetuning_training(scratch, data, CPU, {})}
-    assert 0 < found["training.schedule.learning_rate"] < rates["training.schedule.learning_rate"]
+    assert 0 < found["training.schedule.learning_rate"] <= rates["training.schedule.learning_rate"]
     assert found["training.epochs"] <= rates["training.epochs"]
     assert found["training.validation.patience"] is not None
     assert 10 <= data.validated <= 2000
@@ -117,6 +120,23 @@ def test_defaults_for_any_number_of_pairs(pairs):
     steps = found["training.epochs"] * 25 * pairs / found["training.batches.max_tokens"]
     assert 50 <= steps <= 10_000
     assert found["training.schedule.warmup_steps"] < steps / 5
+
+
+def test_wide_translators_and_few_pairs_get_a_low_rate():
+    rates = [[defaults.translation_finetuning(pairs, pairs, width, CPU)["rate"] for width in (128, 256, 512, 1024)]
+             for pairs in (100, 600, 16_000)]
+    assert rates[-1] == [0.001, 0.001, 0.00025, 6.3e-05]
+    for low, high in pairwise(rates):
+        assert all(one < other for one, other in zip(low, high, strict=True))
+
+
+def test_general_data_lengthens_a_training_at_most_twice():
+    alone = defaults.translation_finetuning(1000, 1000, 128, CPU)["epochs"]
+    for share in (0.3, 0.5, 0.75, 0.9):
+        drawn = 1000 / (1 - share)
+        epochs = defaults.translation_finetuning(1000, drawn, 128, CPU)["epochs"]
+        assert epochs * drawn <= 2.02 * alone * 1000
+        assert epochs == alone or epochs * drawn > 1.9 * alone * 1000
 
 
 @pytest.mark.parametrize(("options", "changes", "names"), [

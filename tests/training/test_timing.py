@@ -1,6 +1,7 @@
 """The duration of a training: measured without a trace, estimated, and kept within a limit as the machine changes."""
 
 import itertools
+import math
 import os
 from dataclasses import replace
 
@@ -338,7 +339,8 @@ def test_plans_of_any_pace(step, validation, limit, steps, every, done, used):
     plan = replace(plan, position=float(at))
     again = refit_plan(plan, config, pace, at, used * limit)
     assert at < again.total <= max(steps, plan.total)
-    assert replace(again, total=plan.total) == plan
+    assert again.validation_every <= plan.validation_every
+    assert replace(again, total=plan.total, validation_every=plan.validation_every) == plan
     while at < min(again.total, 10**3):
         at += 1
         after = again.advanced(at)
@@ -367,3 +369,29 @@ def test_few_steps_are_warned_of_with_a_batch_size_that_gives_more():
     assert few_steps_warning(limited(100.0, steps=plan.steps), plan) is None  # the user asked for no more
     pace.add_steps(10**6, 1.0)
     assert few_steps_warning(config, fit_plan(config, pace)) is None
+
+
+def test_there_are_some_validations_if_the_first_estimate_is_slow():
+    config, pace = limited(600.0, steps=10_000, every=625), Pace()
+    pace.add_steps(100, 10.0)
+    pace.validation_seconds = 40.0  # 10 % of the limit would allow for one
+    plan = fit_plan(config, pace)
+    assert math.ceil(plan.steps / plan.validation_every) == 4
+    pace.validation_seconds = 400.0  # more than one would leave nothing for steps
+    assert math.ceil(fit_plan(config, pace).steps / fit_plan(config, pace).validation_every) == 1
+
+
+def test_faster_validations_become_more_frequent():
+    config, pace = limited(600.0, steps=10_000, every=625), Pace()
+    pace.add_steps(100, 10.0)
+    pace.validation_seconds = 40.0
+    plan = fit_plan(config, pace)
+    plan = replace(plan, position=plan.steps / 4)
+    pace.validation_seconds = 3.0
+    again = refit_plan(plan, config, pace, plan.steps // 4, 160.0)
+    planned = math.ceil(again.steps / again.validation_every)
+    assert 4 < planned <= 16
+    assert planned * 3.0 <= 60.0
+    assert again.position == plan.position
+    pace.validation_seconds = 0.001
+    assert math.ceil(again.steps / refit_plan(again, config, pace, 1000, 160.0).validation_every) == 16

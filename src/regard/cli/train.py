@@ -143,7 +143,7 @@ class StartOptions:
         help="With --from: general sentence pairs to keep in the batches, so that the model does not forget; repeat "
         "for each file.")] = None
     mix_share: Annotated[float | None, typer.Option(
-        "--mix-share", metavar="X", rich_help_panel=DATA_PANEL, show_default="0.5",
+        "--mix-share", metavar="X", rich_help_panel=DATA_PANEL, show_default="0.75",
         help="Share of the general data among the pairs of an epoch.")] = None
     general_validation: Annotated[Several, typer.Option(
         "--general-validation", metavar="FILE", rich_help_panel=DATA_PANEL, show_default="a part of --mix is held out",

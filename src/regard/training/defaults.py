@@ -52,7 +52,10 @@ FINETUNING_RATE = 0.04
 """The learning rate of fine-tuning times the width of the model: 5e-5 for BERT, 3e-4 for the smallest recipes."""
 MIN_SCORED_EXAMPLES = 100
 """With fewer validation examples, a fine-tuned model is chosen by its loss: other scores depend on few of them."""
-FINETUNING_MIX_SHARE = 0.5
+TRANSLATOR_RATE, TRANSLATOR_WIDTH = 1e-3, 256
+"""The highest learning rate for fine-tuning a translator, up to this width; beyond, it falls with the square of it."""
+FINETUNING_MIX_SHARE, MIXED_LENGTH = 0.75, 2
+"""The share of general data, and how much longer fine-tuning may take with it."""
 MAX_GENERAL_EXAMPLES, GENERAL_FRACTION = 500, 0.1
 """General data that is held out for validation, at most."""
 REPLACED_BY_FINETUNING = ("training.epochs", "training.schedule.", "training.optimizer.weight_decay",
@@ -481,7 +484,7 @@ def finetuning_validation_fraction(examples: int) -> float:
 def finetuning_mix_share() -> Default:
     """The share of general data in the batches."""
     return Default("data.mix_share", FINETUNING_MIX_SHARE,
-                   "half of the pairs are general data, so that the model does not forget it")
+                   "three of four pairs are general data, so that the model does not forget it")
 
 
 def finetuning_dropout(pairs: int) -> tuple[float, str]:
@@ -503,14 +506,34 @@ class FinetuningData:
     validated: int
     """New examples that validation uses."""
     noun: str = "example"
+    epochs: float | None = None
+    """At most this many; None for the few epochs that large pretrained models need."""
+    rate: float | None = None
+    """The learning rate; None for the low one of large pretrained models."""
+
+
+def translation_finetuning(pairs: int, drawn: float, width: int, device: DeviceProperties) -> dict[str, float]:
+    """Epochs and learning rate to fine-tune a translator: as long as a new one, at up to its rate.
+
+    Few epochs at a low rate, which suit large pretrained models, leave translators of this size far below what they can
+    learn; early stopping ends a training that gains nothing more.
+
+    Args:
+        pairs: new training pairs.
+        drawn: pairs of an epoch, general data that is mixed in included.
+    """
+    epochs = _translation_epochs(pairs, device) * min(1.0, MIXED_LENGTH * pairs / drawn)
+    scale = by_threshold(pairs, ((300, 0.3), (10_000, 0.5)), 1.0)
+    rate = scale * TRANSLATOR_RATE * min(1.0, TRANSLATOR_WIDTH / width) ** 2
+    return {"epochs": max(1.0, round(epochs)), "rate": float(f"{rate:.2g}")}
 
 
 def finetuning_training(scratch: Iterable[Default], data: FinetuningData, device: DeviceProperties,
                         requested: Mapping[str, Any], *, fixed_batch: bool = False) -> Iterator[Default]:
     """Defaults of [training] for fine-tuning.
 
-    The learning rate is lower than from scratch, and lower the wider the model is; the fewer examples there are, the
-    smaller are rate and batches. The start model counts as the first validation, so that the result is never worse.
+    The wider the model is, the lower is the learning rate; the fewer examples there are, the smaller are rate and
+    batches. The start model counts as the first validation, so that the result is never worse.
 
     Args:
         scratch: the defaults of a new model of this task, of which those that do not change are kept.
@@ -526,17 +549,18 @@ def finetuning_training(scratch: Iterable[Default], data: FinetuningData, device
     yield from (default for key, default in found.items() if not key.startswith(REPLACED_BY_FINETUNING))
     if "training.batches.max_tokens" in found:
         yield Default("training.batches.max_tokens", batch, "small batches, for enough steps with little data")
-    epochs = by_threshold(data.examples, ((300, 40), (2_000, 30), (20_000, 20), (200_000, 8)), 3)
+    epochs = data.epochs or by_threshold(data.examples, ((300, 40), (2_000, 30), (20_000, 20), (200_000, 8)), 3)
     amount = checks.plural(data.examples, f"new {data.noun}")
     length, steps = training_length(requested, epochs, data.tokens / batch, device,
                                     f"upper limit for {amount}; early stopping may end the training sooner")
     yield from length
     yield _ema(0.99 if steps < 2000 else 0.998)
     scale = by_threshold(data.examples, ((1_000, 1.0), (10_000, 1.5)), 2.0)
+    rate = data.rate or float(f"{scale * FINETUNING_RATE / data.width:.2g}")
     warmup = max(1, min(500, steps // 10))
     yield Default("training.schedule.shape", "linear", "linear decay to 0")
-    yield Default("training.schedule.learning_rate", float(f"{scale * FINETUNING_RATE / data.width:.2g}"),
-                  f"lower than from scratch, to keep what the start model knows: {amount}, width {data.width}")
+    yield Default("training.schedule.learning_rate", rate,
+                  f"the fewer examples and the wider the model, the lower: {amount}, width {data.width}")
     yield Default("training.schedule.warmup_steps", warmup, f"linear warm-up over {checks.plural(warmup, 'step')}")
     yield Default("training.optimizer.weight_decay", 0.01, "regularizes the weight matrices")
     metric = found["training.validation.metric"]

@@ -249,7 +249,8 @@ class TrainingLoop:
             return state
         plan = (fit_plan(self.settings, self.pace) if state.plan is None else
                 refit_plan(state.plan, self.settings, self.pace, state.step, elapsed))
-        return replace(state, plan=replace(plan, total=self.engine.processes.broadcast(plan.total)))
+        total, every = self.engine.processes.broadcast([plan.total, plan.validation_every])
+        return replace(state, plan=replace(plan, total=total, validation_every=every))
 
     def _refit_due(self, state: TrainingState, last: float) -> bool:
         """Whether the plan for the time limit should be checked: after some time, and at each of the last steps."""

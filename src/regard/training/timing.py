@@ -11,8 +11,10 @@ with a warm-up and a validation interval to match. And each step of the training
     (steps of the schedule - position) / (steps that are left)
 
 which is 1 as long as the measurement holds. If the machine becomes slower or faster, the number of steps that are left
-changes and the position does not: the learning rate has no jumps, and reaches its end with the last step. The plan is
-part of every checkpoint. This module does the arithmetic; the loop measures.
+changes and the position does not: the learning rate has no jumps, and reaches its end with the last step. A model that
+has learned nothing writes long outputs, so that its validation takes much longer than later ones: where validations
+turn out to be faster, there are more of them. The plan is part of every checkpoint. This module does the arithmetic;
+the loop measures.
 """
 
 import math
@@ -30,7 +32,9 @@ WINDOW_SECONDS = 60.0
 """The pace is the mean over about this many seconds; with a time limit, over WINDOW_FRACTION of that if it is less."""
 WINDOW_FRACTION = 0.1
 VALIDATION_FRACTION = 0.1
-"""With a time limit, validations take at most about this fraction of it, unless one alone takes more."""
+"""With a time limit, validations take at most about this fraction of it, unless there would be too few."""
+FEW_VALIDATIONS, FEW_VALIDATIONS_FRACTION = 4, 0.3
+"""At least as many validations as this are planned, if they take at most this fraction of the limit."""
 MARGIN_FRACTION, MAX_MARGIN_SECONDS = 0.01, 5.0
 """The steps are fitted to end this much before the limit, so that small delays do not cut the schedule off."""
 REFIT_FRACTION = 0.05
@@ -131,7 +135,8 @@ def fit_plan(settings: TrainingConfig, pace: Pace) -> FittedPlan:
     limit, every = _usable_seconds(settings) - pace.final_seconds, settings.validation.every
     if pace.seconds(settings.steps, math.ceil(settings.steps / every)) <= limit:
         return FittedPlan(settings.steps, settings.steps, every)
-    affordable = VALIDATION_FRACTION * limit / max(pace.validation_seconds, 1e-9)
+    fitting = limit / max(pace.validation_seconds, 1e-9)
+    affordable = max(VALIDATION_FRACTION * fitting, min(FEW_VALIDATIONS, FEW_VALIDATIONS_FRACTION * fitting))
     validations = max(1, math.floor(min(round(settings.steps / every), affordable)))
     steps = _steps_within(limit - validations * pace.validation_seconds, pace, settings.steps)
     return FittedPlan(steps, steps, max(1, math.ceil(steps / validations)))
@@ -153,11 +158,23 @@ def refit_plan(plan: FittedPlan, settings: TrainingConfig, pace: Pace, step: int
     """The plan with the number of steps that fit into the time that is left after a step."""
     if step >= plan.total:
         return plan
-    left = plan.total - step
+    plan, left = _with_more_validations(plan, settings, pace), plan.total - step
     seconds = (_usable_seconds(settings) - pace.final_seconds - elapsed
                - plan.validations_left * pace.validation_seconds)
     fitting = _steps_within(seconds, pace, settings.steps - step)
     return plan if abs(fitting - left) <= REFIT_FRACTION * left else replace(plan, total=step + fitting)
+
+
+def _with_more_validations(plan: FittedPlan, settings: TrainingConfig, pace: Pace) -> FittedPlan:
+    """The plan with validations twice as often, or more, if these are now fast enough and the settings want as many."""
+    most = max(1, round(settings.steps / settings.validation.every))
+    while True:
+        more = replace(plan, validation_every=math.ceil(plan.validation_every / 2))
+        if (more.validation_every == plan.validation_every or math.ceil(plan.steps / more.validation_every) > most
+                or math.ceil(plan.steps / more.validation_every) * pace.validation_seconds
+                > VALIDATION_FRACTION * _usable_seconds(settings)):
+            return plan
+        plan = more
 
 
 def is_out_of_time(settings: TrainingConfig, pace: Pace, elapsed: float) -> bool:

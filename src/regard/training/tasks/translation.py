@@ -379,8 +379,9 @@ class TranslationSetup:
         mixers = [lookup(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
         scratch = defaults.translation_training(pairs, tokens, mixers, device, requested)
         validated = len(prepared.survey.validation_pairs(defaults.MIN_SCORED_EXAMPLES))
-        data = defaults.FinetuningData(pairs, tokens * drawn / len(prepared.store), tables["model"]["width"], validated,
-                                       "pair")
+        width = tables["model"]["width"]
+        data = defaults.FinetuningData(pairs, tokens * drawn / len(prepared.store), width, validated, "pair",
+                                       **defaults.translation_finetuning(pairs, drawn, width, device))
         return [*start.dropout_defaults(*defaults.finetuning_dropout(pairs)),
                 *defaults.finetuning_training(scratch, data, device, requested)]
 
