@@ -13,8 +13,10 @@ from calling import call, lines, tables
 from texting import RECORD
 
 import regard
+from regard.cli import info
 from regard.storage import folder as folders
 from regard.tasks.card import CARD_FILE
+from regard.tasks.info import TrainingFolderStatus
 from regard.tasks.load import make_task
 from regard.training.checkpoints import training_lock
 
@@ -236,3 +238,17 @@ def test_nothing_of_torch_is_imported(model):
 def test_a_control_character_in_a_name_is_written_out(tmp_path):
     texting.translator().save(tmp_path / "a\x1bb")
     assert "\x1b" not in "\n".join(lines("info", tmp_path / "a\x1bb"))
+
+
+@pytest.mark.parametrize(("arguments", "start", "words"), [
+    ({"DATA": ["mine.tsv"], "--validation": [], "--source": None, "--mix": ["old.tsv", "older.tsv"]}, "model",
+     "mine.tsv --mix old.tsv --mix older.tsv --from model"),
+    ({"DATA": [], "--direction": ["en-fr:a.tsv", "en-de:b.tsv"], "--both-ways": True}, None,
+     "--direction en-fr:a.tsv --direction en-de:b.tsv --both-ways"),
+    ({"DATA": ["p.tsv"], "--monolingual": ["more.txt"], "--reverse": None, "--top-k": 5, "--time": 90.0}, None,
+     "p.tsv --monolingual more.txt --top-k 5 --time 90s"),
+    ({"DATA": ["p.tsv"], "--source": "en", "--target": "fr", "reversed": True}, None, "p.tsv --source en --target fr"),
+])
+def test_the_command_that_resumes_has_everything_the_data_depends_on(arguments, start, words):
+    status = TrainingFolderStatus(3, 10, 1.0, False, arguments=arguments, start=start)
+    assert info._resume_command("new", status) == f"regard train {words} -o new --resume"

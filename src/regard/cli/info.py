@@ -185,12 +185,17 @@ def _commands(model: str, found: "ModelInfo") -> tuple[str, str]:
 
 
 def _resume_command(model: str, status: "TrainingFolderStatus") -> str:
-    directions = [part for one in status.directions for part in ("--direction", one)]
-    words = ["regard", "train", *map(path_argument, status.data), *directions,
-             *(["--both-ways"] if status.both_ways else []),
-             *(part for file in status.validation for part in ("--validation", file)),
-             *(() if status.task == "seq2seq" else ("--task", status.task)),
-             *(() if status.start is None else ("--from", path_argument(status.start))), "-o", model, "--resume"]
+    words = ["regard", "train", *map(path_argument, status.arguments.get("DATA", ()))]
+    for option, value in status.arguments.items():
+        if not option.startswith("--") or value in (None, False, [], ()):
+            continue
+        if option == "--time":
+            value = f"{value:g}s"
+        values = value if isinstance(value, list | tuple) else [value]
+        words += [option] if value is True else [part for one in values for part in (option, str(one))]
+    words += [] if status.task == "seq2seq" else ["--task", status.task]
+    words += [] if status.start is None else ["--from", path_argument(status.start)]
+    words += ["-o", model, "--resume"]
     return shlex.join(words)
 
 

@@ -54,13 +54,9 @@ class TrainingFolderStatus:
     finished: bool
     running: bool = False
     """Whether a process is training in this folder now."""
-    data: tuple[str, ...] = ()
-    """The names of the data files, without folders."""
-    validation: tuple[str, ...] = ()
     task: str = "seq2seq"
-    directions: tuple[str, ...] = ()
-    """The values of --direction."""
-    both_ways: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What says how the data is read: "DATA" and options by name, with files without their folders."""
     start: str | None = None
     """The name of the model that is fine-tuned."""
 
@@ -200,11 +196,8 @@ def _training_status(path: Path) -> TrainingFolderStatus | None:
         done = state["step"] >= steps or (patience is not None and state["waited"] >= patience)
         # A training with a time limit ends before its last step, and then its data is removed.
         done = done or ("max_time" in config and not (path / DATA_FOLDER).exists())
-        reading = identity["reading"]
-        return TrainingFolderStatus(state["step"], steps, state["seconds"], done, _is_running(path),
-                                    tuple(reading["DATA"]), tuple(reading["--validation"]), identity["task"],
-                                    tuple(reading.get("--direction", ())), bool(reading.get("--both-ways")),
-                                    identity.get("start", {}).get("name"))
+        return TrainingFolderStatus(state["step"], steps, state["seconds"], done, _is_running(path), identity["task"],
+                                    dict(identity["reading"]), identity.get("start", {}).get("name"))
     except (KeyError, TypeError, AttributeError):  # no checkpoint, or one of another version
         return _status_from_metrics(path)
 

@@ -81,7 +81,7 @@ def back_translate(context: StageContext, train_stage: TrainStage) -> Any:
     context.begin(stages, stages, "training on real and synthetic pairs")
     pairs = SyntheticPairs(str(path), (*request.data, *request.validation, *given.monolingual), given.share)
     return Staged(replace(request, back_translated=pairs),
-                  synthesis.with_max_time(context.document, _time_left(context)))
+                  synthesis.with_max_time(context.document, synthesis.time_left(context, 1 - WRITING_FRACTION)))
 
 
 def _is_complete(context: StageContext, path: Path) -> bool:
@@ -155,16 +155,5 @@ def _write(context: StageContext, path: Path, translator: Translator, folder: Pa
         seconds=seconds)
     synthesis.report_written(context, written)
     context.record.update(writing_seconds=time.monotonic() - start)
-
-
-def _time_left(context: StageContext) -> float | None:
-    """The time limit of the last stage; None without one."""
-    limit, values = total_time(context.request), context.record.values
-    if limit is None:
-        return None
-    if "max_time" not in values:
-        used = values.get("reverse_seconds", 0.0) + values.get("writing_seconds", 0.0)
-        context.record.update(max_time=context.processes.broadcast(max(limit - used, (1 - WRITING_FRACTION) * limit)))
-    return float(values["max_time"])
 
 

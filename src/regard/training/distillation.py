@@ -88,7 +88,8 @@ def distill(context: StageContext) -> Staged:
     distilled = SyntheticPairs(str(path), (*request.data, *request.validation), languages=told)
     student = replace(request, data=(str(path),), validation=data.validation, source=None, target=None, format=None,
                       distilled=distilled)
-    return Staged(student, synthesis.with_max_time(context.document, _time_left(context)))
+    left = synthesis.time_left(context, 1 - WRITING_FRACTION)
+    return Staged(student, synthesis.with_max_time(context.document, left))
 
 
 def teacher_folder(context: StageContext) -> str:
@@ -167,16 +168,6 @@ def _write(context: StageContext, path: Path, teacher: Translator, folder: str, 
         seconds=None if limit is None else WRITING_FRACTION * limit)
     synthesis.report_written(context, written)
     context.record.update(writing_seconds=time.monotonic() - start)
-
-
-def _time_left(context: StageContext) -> float | None:
-    limit, values = total_time(context.request), context.record.values
-    if limit is None:
-        return None
-    if "max_time" not in values:
-        left = max(limit - values.get("writing_seconds", 0.0), (1 - WRITING_FRACTION) * limit)
-        context.record.update(max_time=context.processes.broadcast(left))
-    return float(values["max_time"])
 
 
 # Scores of the teacher

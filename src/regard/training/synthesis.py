@@ -192,6 +192,21 @@ def with_max_time(document: TomlDocument, seconds: float | None) -> TomlDocument
     return document if seconds is None else toml.override(document, {"training.max_time": seconds}, "--time")
 
 
+def time_left(context: StageContext, least: float) -> float | None:
+    """The time limit of the last stage, from that of all stages and what the others took; None without one.
+
+    Args:
+        least: the fraction of the whole that the last stage gets in any case.
+    """
+    limit, values = resolution.total_time(context.request), context.record.values
+    if limit is None:
+        return None
+    if "max_time" not in values:
+        used = values.get("reverse_seconds", 0.0) + values.get("writing_seconds", 0.0)
+        context.record.update(max_time=context.processes.broadcast(max(limit - used, least * limit)))
+    return float(values["max_time"])
+
+
 def without_total_time(request: TrainingRequest, document: TomlDocument) -> TomlDocument:
     """The document without the time limit of all stages, which is not that of the last one."""
     training = document.tables.get("training", {})
