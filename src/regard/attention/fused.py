@@ -56,7 +56,7 @@ POINTWISE_MIN_PAIRS = 1 << 20
 """With fewer pairs the matrix of weights is cheap, and `exact` launches fewer kernels."""
 SHARED_BIAS_MAX_WIDTH = 128
 """The widest head that the kernels for a shared bias have room for."""
-SHARED_BIAS_MIN_PAIRS = 1 << 18
+SHARED_BIAS_MIN_PAIRS = 1 << 20
 """With fewer pairs the matrices are small, and torch's kernels launch less."""
 POINTWISE_KINDS = {ReLUKeys: "relu", ReLUSum: "relu_sum", Sigmoid: "sigmoid"}
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-CHUNK_NUMBERS_CPU = 1 << 21
+CHUNK_NUMBERS_CPU = 1 << 19
 CHUNK_NUMBERS_GPU = 1 << 26
 """The weights of a chunk: about a cache on a CPU, enough to fill the chip on a GPU."""
 
