@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from affine_maps import gated_heads
 from problems import normal
 from tiny import LANGUAGE, TRANSLATING, built
 
@@ -18,17 +19,6 @@ from regard.tokens import Tokens
 from regard.toml import document_of
 
 
-def affine(linear):
-    bias = None if linear.bias is None else linear.bias.detach().numpy()
-    return protein.Affine(linear.weight.detach().numpy(), bias)
-
-
-def heads_of(layer):
-    """The maps of a gated layer, for the oracle."""
-    return protein.GatedHeads(layer.heads, *(affine(getattr(layer, name))
-                                             for name in ("query", "key", "value", "gate", "output")))
-
-
 def gated(width=6, **options):
     layer = Attention(width, heads=2, gate=True, **options).double()
     for parameter in layer.parameters():
@@ -42,7 +32,7 @@ def test_it_is_the_oracle(options, mask):
     layer, x, context = gated(**options), normal(2, 5, 6), normal(2, 7, 6, seed=1)
     for source in (None, context):
         matrix = None if mask is None else oracle.causal(5, 5 if source is None else 7)
-        want = [protein.gated_attention(x[b].numpy(), (x if source is None else source)[b].numpy(), heads_of(layer),
+        want = [protein.gated_attention(x[b].numpy(), (x if source is None else source)[b].numpy(), gated_heads(layer),
                                         mask=matrix) for b in range(2)]
         np.testing.assert_allclose(layer(x, source, mask=mask).detach().numpy(), np.stack(want), rtol=1e-12, atol=1e-12)
 
