@@ -61,7 +61,7 @@ def copy_heads(ours: Any, theirs: Any, norm: nn.Module, bias: nn.Module | None) 
 
 
 def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """An alignment and pairs, and which of their tokens exist: the last residues of one member do not, nor some gaps."""
+    """An MSA and pairs, and which of their tokens exist: not some gaps, nor the last residues of one."""
     there = torch.arange(N) < torch.tensor([[N], [N - 4]])
     gaps = torch.rand(B, S, N) > 0.1
     return (torch.randn(B, S, N, MSA_WIDTH), torch.randn(B, N, N, PAIR_WIDTH), there[:, None] & gaps,

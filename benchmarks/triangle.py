@@ -19,6 +19,7 @@ import argparse
 import importlib.util
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -60,7 +61,7 @@ def contestants() -> dict[str, Attend]:
         from trifast import triangle_attention
 
         def trifast(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-            rows, heads, n, _ = query.shape
+            rows, _heads, n, _ = query.shape
             hidden = torch.zeros(1, rows, n, dtype=torch.bool, device=query.device)
             swapped = (t.transpose(0, 1).unsqueeze(0) for t in (query, key, value))
             return triangle_attention(*swapped, bias.unsqueeze(0), hidden).squeeze(0).transpose(0, 1)
@@ -124,13 +125,18 @@ def attention(sizes: tuple[int, ...], dtype: torch.dtype, repeats: int) -> str:
         above = torch.randn(n, n, HEADS, WIDTH, device=DEVICE, dtype=dtype).transpose(1, 2)
         calls = contestants()
         with torch.no_grad():
-            rows += shown(measured({name: lambda call=call: call(*tensors) for name, call in calls.items()}, repeats),
+            rows += shown(measured({name: partial(call, *tensors) for name, call in calls.items()}, repeats),
                           [f"{n:,}", "forward"])
-        rows += shown(measured({name: lambda call=call: torch.autograd.grad(call(*tensors), tensors, above)
-                                for name, call in calls.items()}, repeats), [f"{n:,}", "both"])
+        rows += shown(measured({name: partial(both, call, tensors, above) for name, call in calls.items()}, repeats),
+                      [f"{n:,}", "both"])
         say(rows[-2 * len(calls):])
     chosen = regard.explain(*inputs(max(sizes), dtype)[:3], bias=inputs(max(sizes), dtype)[3])
     return f"Attention, {HEADS} heads of {WIDTH}, {dtype}; {chosen.backend}: {chosen.detail}\n\n{table(HEADER, rows)}"
+
+
+def both(call: Attend, tensors: list[Tensor], above: Tensor) -> tuple[Tensor, ...]:
+    """Forward and backward."""
+    return torch.autograd.grad(call(*tensors), tensors, above)
 
 
 def layer(sizes: tuple[int, ...], dtype: torch.dtype, repeats: int) -> str:
@@ -142,10 +148,15 @@ def layer(sizes: tuple[int, ...], dtype: torch.dtype, repeats: int) -> str:
         for name, backend in (("regard", None), ("plain", "exact")):
             module = TriangleAttention(PAIR_WIDTH, node=node, heads=HEADS, head_width=WIDTH, backend=backend)
             module = module.to(DEVICE, dtype)
-            works[name] = lambda module=module: module(x).sum().backward()
+            works[name] = partial(train_step, module, x)
         rows += shown(measured(works, repeats), [f"{n:,}", node])
         say(rows[-2:])
     return f"TriangleAttention, width {PAIR_WIDTH}, {dtype}, forward and backward\n\n{table(HEADER, rows)}"
+
+
+def train_step(module: torch.nn.Module, x: Tensor) -> None:
+    """Forward and backward of a layer."""
+    module(x).sum().backward()
 
 
 def accuracy(sizes: tuple[int, ...], dtype: torch.dtype, repeats: int) -> str:

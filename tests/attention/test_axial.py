@@ -24,7 +24,8 @@ def layer_of(axis, width=6, pair_width=4, **options):
 def oracle(layer, x, pairs=None, present=None):
     attend = protein.row_attention if layer.axis == -2 else protein.column_attention
     bias = None if pairs is None else protein.pair_bias(pairs.numpy(), layer.pair_bias.weight.detach().numpy())
-    return attend(x.numpy(), gated_heads(layer.attention), bias=bias, present=None if present is None else present.numpy())
+    there = None if present is None else present.numpy()
+    return attend(x.numpy(), gated_heads(layer.attention), bias=bias, present=there)
 
 
 def literal(layer, x, pairs=None, present=None):

@@ -51,9 +51,9 @@ def test_small_problems_and_dropout_are_left_to_others():
     assert regard.explain(*tensors, bias=empty(4, 8, 8, grad=True)).backend == "sdpa"
     tensors = [empty(N, 4, N, 32) for _ in range(3)]
     assert regard.explain(*tensors, bias=empty(4, N, N, grad=True), dropout=0.1).backend != "shared_bias"
-    with pytest.raises(ValueError, match='"shared_bias".*dropout'):
+    with pytest.raises(ValueError, match=r'"shared_bias".*dropout'):
         regard.attend(*tensors, bias=empty(4, N, N), dropout=0.1, backend="shared_bias")
-    with pytest.raises(ValueError, match='"shared_bias".*bias'):
+    with pytest.raises(ValueError, match=r'"shared_bias".*bias'):
         regard.attend(*tensors, backend="shared_bias")
 
 
@@ -103,7 +103,8 @@ def test_memory_grows_with_the_pairs_and_not_with_the_triangles(monkeypatch):
     assert largest <= heads * n * n * width  # as many numbers as the queries have; a chunk has fewer
     assert kept <= 5 * heads * n * n * width
     largest, kept = measured("exact")  # that the measurement can see it
-    assert largest >= heads * n**3 and kept >= heads * n**3
+    assert largest >= heads * n**3
+    assert kept >= heads * n**3
 
 
 def test_a_mask_of_rows_counts_in_the_matrix_of_a_bias():

@@ -39,8 +39,9 @@ def pair_weight(axial):
 
 
 def row(module, m, z, mask):
-    return protein.msa_row_attention_with_pair_bias(m, z, affine(module.norm), affine(module.pair_norm),
-                                                    pair_weight(module.attention), gated_heads(module.attention.attention), mask)
+    return protein.msa_row_attention_with_pair_bias(
+        m, z, affine(module.norm), affine(module.pair_norm), pair_weight(module.attention),
+        gated_heads(module.attention.attention), mask)
 
 
 def column(module, m, mask):
@@ -86,7 +87,7 @@ def inputs(seed=0):
 
 
 def masks(seed=0):
-    """An alignment with a missing sequence and gaps, and pairs of residues of which the last one does not exist."""
+    """An MSA with a missing sequence and gaps, and pairs of residues of which the last one does not exist."""
     msa = normal(S, N, seed=seed) > -0.5
     msa[1] = False
     pair = torch.ones(N, N, dtype=torch.bool)
@@ -165,7 +166,8 @@ def test_padded_residues_and_missing_sequences_change_nothing(seed, sequences, r
     msa, pair = model(*asked, msa_mask=msa_mask, pair_mask=pair_mask)
     torch.testing.assert_close(msa[:, :sequences, :residues], want[0], rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(pair[:, :residues, :residues], want[1], rtol=1e-11, atol=1e-11)
-    assert not msa[~msa_mask].any() and not pair[~pair_mask].any()
+    assert not msa[~msa_mask].any()
+    assert not pair[~pair_mask].any()
     gradients = torch.autograd.grad(msa.sum() + pair.sum(), [*asked, *model.parameters()], allow_unused=True)
     assert all(gradient is None or torch.isfinite(gradient).all() for gradient in gradients)
 
@@ -185,7 +187,8 @@ def test_a_new_block_changes_nothing():
     model = EvoformerBlock(M, Z, msa_heads=2, pair_heads=2, head_width=3, outer_width=3)
     m, z = torch.randn(S, N, M), torch.randn(N, N, Z)
     msa, pair = model(m, z)
-    assert torch.equal(msa, m) and torch.equal(pair, z)
+    assert torch.equal(msa, m)
+    assert torch.equal(pair, z)
 
 
 def test_the_sizes_of_alphafold():
@@ -208,7 +211,7 @@ def test_dropout_is_shared_along_its_dimension(dim):
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
     first = dropped.narrow(dim, 0, 1)
     assert torch.equal(dropped, first.expand_as(dropped))
-    assert not torch.equal(first.narrow(-5 - dim, 0, 1).expand_as(first), first)  # the other dimension has draws of its own
+    assert not torch.equal(first.narrow(-5 - dim, 0, 1).expand_as(first), first)  # drawn along the other one
     assert torch.equal(SharedDropout(0.5, dim).eval()(dropped), dropped)
 
 

@@ -1,8 +1,8 @@
 """`AxialAttention`: gated attention along one axis of a grid of tokens, with a bias from pairs.
 
-A grid of tokens (..., I, J, width) is a set of sequences side by side: an alignment of proteins has a row for each
-sequence and a column for each residue; a table of pairs has a row and a column for each residue; an image has rows and
-columns of patches. Attention along an axis computes every sequence of that axis by itself:
+A grid of tokens (..., I, J, width) is a set of sequences side by side. A multiple sequence alignment (MSA) has a row for
+each protein and a column for each residue; a table of pairs has a row and a column for each residue; an image has rows
+and columns of patches. Attention along an axis computes every sequence of that axis by itself:
 
     axis=-2   inside of every row:      (i, j) attends to (i, k) for all k
     axis=-3   inside of every column:   (i, j) attends to (k, j) for all k
@@ -12,8 +12,8 @@ columns of patches. Attention along an axis computes every sequence of that axis
 The bias b is the same for all rows (or all columns), and is never repeated for them. With it, these four layers of
 AlphaFold (Jumper et al. 2021) are one; their norms are in `regard.models.protein`:
 
-    Algorithm 7    rows of the alignment, axis=-2, with the pairs of residues
-    Algorithm 8    columns of the alignment, axis=-3, without pairs
+    Algorithm 7    rows of the MSA, axis=-2, with the pairs of residues
+    Algorithm 8    columns of the MSA, axis=-3, without pairs
     Algorithm 13   triangle attention around the starting node: the pairs along axis=-2, with themselves as pairs
     Algorithm 14   around the ending node: the pairs along axis=-3, with their transpose as pairs
 
@@ -55,8 +55,8 @@ class AxialAttention(nn.Module):
         import regard
 
         layer = regard.AxialAttention(32, heads=4, axis=-2, pair_width=16)
-        alignment, pairs = torch.randn(5, 20, 32), torch.randn(20, 20, 16)      # 5 sequences of 20 residues
-        assert layer(alignment, pairs).shape == (5, 20, 32)
+        msa, pairs = torch.randn(5, 20, 32), torch.randn(20, 20, 16)            # 5 sequences of 20 residues
+        assert layer(msa, pairs).shape == (5, 20, 32)
     """
 
     def __init__(self, width: int, *, heads: int, axis: int, head_width: int | None = None,

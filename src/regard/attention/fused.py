@@ -576,7 +576,8 @@ class SharedBiasBackend(Backend):
         problem = as_dot_problem(problem.repeat_key_heads())
         query, scale = _dot(problem)
         own = _shared_dims(problem)
-        assert own is not None and isinstance(problem.bias, Tensor), "call refusal() first"
+        assert own is not None, "call refusal() first"
+        assert isinstance(problem.bias, Tensor)
         batch = torch.Size(problem.leading[:-1])
         G, R, H = batch[:own].numel(), batch[own:].numel(), problem.heads
         q_GRHQD, k_GRHKD, v_GRHKE = (

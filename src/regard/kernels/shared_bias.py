@@ -16,8 +16,8 @@ split and the parts of ∂bias are added afterwards.
 Keys that are not present are read as zeros, so NaN there changes nothing. A query that may attend to nothing gets zeros
 and zero gradients. Sums are in float32. Triton's interpreter runs the same code on a CPU, for tests.
 
-Legend: G groups of rows (each has a bias of its own), R rows of a group, H heads, Q queries, K keys, D width, E width of
-the values; in kernels i queries, j keys.
+Legend: G groups of rows (each has a bias of its own), R rows of a group, H heads, Q queries, K keys, D width, E width
+of the values; in kernels i queries, j keys.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"

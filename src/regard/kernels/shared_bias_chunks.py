@@ -6,8 +6,8 @@ each chunk once more, and adds its ∂s to the one gradient of the bias:
 
     p = softmax(scale q·k + bias);   ∂v = pᵀ ∂o;   ∂s = p (∂o·v − Σ p ∂o·v);   ∂b += Σ_rows ∂s;   ∂q = scale ∂s k
 
-Legend: G groups of rows (each has a bias of its own), R rows of a group, H heads, Q queries, K keys, D width, E width of
-the values; C rows of a chunk.
+Legend: G groups of rows (each has a bias of its own), R rows of a group, H heads, Q queries, K keys, D width, E width
+of the values; C rows of a chunk.
 """
 
 from collections.abc import Iterator

@@ -1,20 +1,20 @@
-"""AlphaFold's layers for proteins: an alignment and a table of pairs that inform each other (the Evoformer block).
+"""AlphaFold's layers for proteins: an MSA and a table of pairs that inform each other (the Evoformer block).
 
     msa    (..., S, N, msa_width)     a row for each of S related sequences, a column for each of N residues
     pair   (..., N, N, pair_width)    what is known about every pair of residues
 
-    MSARowAttention           m += W_O(g ⊙ Σ_j softmax_j(q_si·k_sj/√c + b_ij) v_sj), b from the pairs    Algorithm 7
-    MSAColumnAttention        the same from sequence to sequence at one residue, without a bias          Algorithm 8
-    Transition                W_2 relu(W_1 LN(x)) of every token                                         Algorithms 9, 15
-    OuterProductMean          z_ij += W flatten(mean_s a_si ⊗ b_sj)                                      Algorithm 10
-    TriangleMultiplication    z_ij += g_ij ⊙ W LN(Σ_k a_ik ⊙ b_jk), or a_ki ⊙ b_kj                       Algorithms 11, 12
-    TriangleAttention         z_ij += attention along a row (starting node) or a column (ending node)    Algorithms 13, 14
-    EvoformerBlock            all of them, in the order of Algorithm 6, with residual connections
+    MSARowAttention          m += W_O(g ⊙ Σ_j softmax_j(q_si·k_sj/√c + b_ij) v_sj), b from the pairs   Algorithm 7
+    MSAColumnAttention       the same from sequence to sequence at one residue, without a bias         Algorithm 8
+    Transition               W_2 relu(W_1 LN(x)) of every token                                        Algorithms 9, 15
+    OuterProductMean         z_ij += W flatten(mean_s a_si ⊗ b_sj)                                     Algorithm 10
+    TriangleMultiplication   z_ij += g_ij ⊙ W LN(Σ_k a_ik ⊙ b_jk), or a_ki ⊙ b_kj                      Algorithms 11, 12
+    TriangleAttention        z_ij += attention along a row (starting node) or a column (ending node)   Algorithms 13, 14
+    EvoformerBlock           all of them, in the order of Algorithm 6, with residual connections
 
 The three kinds of attention are one layer, `regard.AxialAttention`, with the norms that AlphaFold puts before it. Every
 module returns the update, without the residual connection; only `EvoformerBlock` adds it.
 
-Masks are bool, True where a token of the alignment or a pair exists. Absent tokens are not read, whatever they contain,
+Masks are bool, True where a token of the MSA or a pair exists. Absent tokens are not read, whatever they contain,
 and their updates are zeros. (AlphaFold computes numbers there, and masks them later.) Layers start with AlphaFold's
 initial values: gates at weight 0 and bias 1, last projections at 0, so that a new block changes nothing.
 
@@ -42,7 +42,7 @@ class MSARowAttention(nn.Module):
     """Attention from residue to residue inside of each sequence, with a bias from the pairs (Algorithm 7).
 
     Args:
-        msa_width, pair_width: the widths of the alignment and of the pairs.
+        msa_width, pair_width: the widths of the MSA and of the pairs.
         heads, head_width: the heads, and the width of one.
         backend: as for `regard.attend`.
     """
@@ -55,7 +55,7 @@ class MSARowAttention(nn.Module):
                                         pair_width=pair_width, backend=backend)
 
     def forward(self, msa: Tensor, pair: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """The update of the alignment (..., S, N, msa width). mask: bool, (..., S, N)."""
+        """The update of the MSA (..., S, N, msa width). mask: bool, (..., S, N)."""
         return self.attention(self.norm(zero_absent(msa, mask)), self.pair_norm(pair), present=mask)
 
 
@@ -63,7 +63,7 @@ class MSAColumnAttention(nn.Module):
     """Attention from sequence to sequence at each residue (Algorithm 8).
 
     Args:
-        msa_width: the width of the alignment.
+        msa_width: the width of the MSA.
         heads, head_width: the heads, and the width of one.
         backend: as for `regard.attend`.
     """
@@ -75,7 +75,7 @@ class MSAColumnAttention(nn.Module):
                                         backend=backend)
 
     def forward(self, msa: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """The update of the alignment (..., S, N, msa width). mask: bool, (..., S, N)."""
+        """The update of the MSA (..., S, N, msa width). mask: bool, (..., S, N)."""
         return self.attention(self.norm(zero_absent(msa, mask)), present=mask)
 
 
@@ -127,14 +127,14 @@ class Transition(nn.Module):
 
 
 class OuterProductMean(nn.Module):
-    """The update of the pairs from the alignment: the mean outer product of two columns (Algorithm 10).
+    """The update of the pairs from the MSA: the mean outer product of two columns (Algorithm 10).
 
     The mean is over the sequences that have both residues, and 0 where none has. AlphaFold's code divides after the
     last projection, by 0.001 more than their number, so that the constant of the projection is divided too. It holds
     N² · hidden_width² numbers.
 
     Args:
-        msa_width, pair_width: the widths of the alignment and of the pairs.
+        msa_width, pair_width: the widths of the MSA and of the pairs.
         hidden_width: the width of the two factors.
     """
 
@@ -220,10 +220,10 @@ class SharedDropout(nn.Module):
 
 
 class EvoformerBlock(nn.Module):
-    """One block of AlphaFold's Evoformer: the alignment informs the pairs, and the pairs the alignment (Algorithm 6).
+    """One block of AlphaFold's Evoformer: the MSA informs the pairs, and the pairs the MSA (Algorithm 6).
 
     Args:
-        msa_width, pair_width: the widths of the alignment and of the pairs.
+        msa_width, pair_width: the widths of the MSA and of the pairs.
         msa_heads, pair_heads: the heads of the attention in each.
         head_width: the width of a head.
         outer_width: the width of the factors of the outer product mean.
@@ -263,7 +263,7 @@ class EvoformerBlock(nn.Module):
 
     def forward(self, msa: Tensor, pair: Tensor, *, msa_mask: Tensor | None = None,
                 pair_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The alignment and the pairs after the block.
+        """The MSA and the pairs after the block.
 
         Args:
             msa: (..., S, N, msa width).

@@ -1,9 +1,9 @@
 """AlphaFold's layers: attention along an axis with a gate and a pair bias, triangles, the Evoformer block.
 
-An alignment m (S, N, C) has a row for each of S related sequences and a column for each of N residues; a pair
-representation z (N, N, C) has a vector for each pair of residues. `present` and the two masks are bool: True where a
-token (of the alignment, or a pair) exists. Absent tokens are not read, and their outputs are zeros: the sources
-compute numbers there that nothing uses.
+A multiple sequence alignment (MSA) m (S, N, C) has a row for each of S related sequences and a column for each of N
+residues; a pair representation z (N, N, C) has a vector for each pair of residues. `present` is bool: True where a
+token (of the MSA, or a pair) exists. Absent tokens are not read, and their outputs are zeros: the sources compute
+numbers there that nothing uses.
 
 Sources: Jumper et al. 2021, supplement 1.6, Algorithms 6 to 15, in their order; Qiu et al. 2025 (arXiv 2505.06708) for
 the gate in language models. Dropout is left out. Everything is a loop over the tokens, in the indices of the paper:
@@ -34,7 +34,7 @@ class Affine:
 
     def norm(self, x: ArrayLike) -> Floats:
         """Layer norm of one vector with this gain and bias."""
-        return blocks.layer_norm(x, self.weight, floats(self.bias))
+        return blocks.layer_norm(x, self.weight, 0.0 if self.bias is None else self.bias)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def msa_column_attention(m: ArrayLike, norm: Affine, maps: GatedHeads, present: 
 
 
 def transition(x: ArrayLike, norm: Affine, up: Affine, down: Affine, present: ArrayLike | None = None) -> Floats:
-    """Algorithms 9 (of the alignment) and 15 (of the pairs): y = down(relu(up(LN(x)))) for every token."""
+    """Algorithms 9 (of the MSA) and 15 (of the pairs): y = down(relu(up(LN(x)))) for every token."""
     return _absent_to_zero(each_token(lambda one: down(blocks.relu(up(norm.norm(one)))), x), present)
 
 
@@ -159,8 +159,9 @@ def _triangle(z: ArrayLike, maps: TriangleMaps, present: ArrayLike | None,
               product: Callable[[Floats, Floats, int, int, int], Floats]) -> Floats:
     """a, b = sigmoid(gate(LN z)) * map(LN z), zeros for absent pairs; then the sums over k."""
     normed = each_token(maps.norm.norm, z)
-    a, b = (_absent_to_zero(each_token(lambda x, g=g, f=f: blocks.sigmoid(g(x)) * f(x), normed), present)
-            for g, f in ((maps.left_gate, maps.left), (maps.right_gate, maps.right)))
+    a = each_token(lambda x: blocks.sigmoid(maps.left_gate(x)) * maps.left(x), normed)
+    b = each_token(lambda x: blocks.sigmoid(maps.right_gate(x)) * maps.right(x), normed)
+    a, b = _absent_to_zero(a, present), _absent_to_zero(b, present)
     N = len(normed)
     Y = np.zeros((N, N, len(floats(maps.output.weight))))
     for i in range(N):
@@ -193,7 +194,7 @@ Update = Callable[[Floats, Floats], Floats]
 
 def evoformer_block(m: ArrayLike, z: ArrayLike, *, msa_updates: tuple[Update, ...],
                     pair_updates: tuple[Update, ...]) -> tuple[Floats, Floats]:
-    """Algorithm 6, one block without dropout: residual updates of the alignment, then of the pairs, in this order.
+    """Algorithm 6, one block without dropout: residual updates of the MSA, then of the pairs, in this order.
 
     msa_updates: Algorithms 7, 8, 9. pair_updates: Algorithms 10, 11, 12, 13, 14, 15. Each is a function of (m, z).
     """
