@@ -193,19 +193,19 @@ def blocks(sizes: tuple[int, ...], dtype: torch.dtype, repeats: int) -> str:
     kernels = {"forward": shared_bias._forward, "query": shared_bias._query_gradient,
                "key": shared_bias._key_gradient, "bias": shared_bias._bias_gradient}
     for name, kernel in kernels.items():
-        tried = list[tuple[float, dict[str, int]]]()
-        for size_q, size_k, warps, stages in product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4)):
+        tried = list[tuple[float, tuple[int, ...]]]()
+        for size_q, size_k, warps, stages in product((32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4)):
             if size_q * size_k > 8192 * warps // 4:
                 continue
-            options = {"size_q": size_q, "size_k": size_k, "num_warps": warps, "num_stages": stages}
-            shared_bias.BLOCKS[name] = ((1 << 20, options),)
+            options = (size_q, size_k, warps, stages)
+            shared_bias.BLOCKS[name] = {dtype.itemsize: ((WIDTH, options),)}
             try:
                 tried.append((_kernel_ms(launch, kernel, tensors, above), options))
             except (OutOfResources, CompilationError, RuntimeError) as error:
                 print(name, options, type(error).__name__, flush=True)
         shared_bias.BLOCKS[name] = kept[name]
         tried.sort(key=lambda pair: pair[0])
-        lines += [[name, f"{ms:.3f}", *(str(value) for value in options.values())] for ms, options in tried[:5]]
+        lines += [[name, f"{ms:.3f}", *map(str, options)] for ms, options in tried[:5]]
         say(lines[-5:])
     return f"Block sizes, N {n}, {dtype}\n\n" + table(["kernel", "ms", "queries", "keys", "warps", "stages"], lines)
 

@@ -360,8 +360,8 @@ BACKENDS: dict[str, Backend] = {"sdpa": SDPA, "shared_bias": SHARED_BIAS, "flex"
 """Every backend by name, the preferred ones first. They give the output (*leading, queries, value width)."""
 PACKED_BACKENDS: dict[str, Backend] = {"segments": SEGMENTS, "band": BAND, **BACKENDS}
 """The same for masks with packed segments: first those that skip the pairs between segments."""
-SEGMENT_BACKENDS: dict[str, Backend] = {"sdpa": SDPA, "flex": FLEX, "pointwise": POINTWISE, "exact": EXACT,
-                                        "tiled": TILED}
+SEGMENT_BACKENDS: dict[str, Backend] = {"sdpa": SDPA, "shared_bias": SHARED_BIAS, "flex": FLEX, "pointwise": POINTWISE,
+                                        "exact": EXACT, "tiled": TILED}
 """The backends for one segment by itself."""
 
 

@@ -39,21 +39,19 @@ WIDENED = tl.constexpr(INTERPRETED)
 LOG2_E = tl.constexpr(1.4426950408889634)
 BIAS_PROGRAMS = 1024
 """Programs for the gradient of the bias: enough to fill a GPU. With fewer tiles the rows are split."""
-BLOCKS: dict[str, tuple[tuple[int, dict[str, int]], ...]] = {
-    "forward": ((128, {"size_q": 128, "size_k": 64, "num_warps": 4, "num_stages": 3}),
-                (256, {"size_q": 64, "size_k": 64, "num_warps": 4, "num_stages": 2}),
-                (512, {"size_q": 64, "size_k": 32, "num_warps": 4, "num_stages": 1})),
-    "query": ((128, {"size_q": 64, "size_k": 64, "num_warps": 4, "num_stages": 3}),
-              (256, {"size_q": 64, "size_k": 64, "num_warps": 8, "num_stages": 1}),
-              (512, {"size_q": 32, "size_k": 32, "num_warps": 4, "num_stages": 1})),
-    "key": ((128, {"size_q": 64, "size_k": 64, "num_warps": 4, "num_stages": 3}),
-            (256, {"size_q": 64, "size_k": 64, "num_warps": 8, "num_stages": 1}),
-            (512, {"size_q": 32, "size_k": 32, "num_warps": 4, "num_stages": 1})),
-    "bias": ((128, {"size_q": 64, "size_k": 64, "num_warps": 4, "num_stages": 3}),
-             (256, {"size_q": 64, "size_k": 64, "num_warps": 8, "num_stages": 1}),
-             (512, {"size_q": 32, "size_k": 32, "num_warps": 4, "num_stages": 1})),
+Blocks = tuple[int, int, int, int]
+"""Queries and keys of a block, warps, and stages."""
+BLOCKS: dict[str, dict[int, tuple[tuple[int, Blocks], ...]]] = {
+    "forward": {2: ((32, (128, 64, 8, 3)), (64, (64, 64, 4, 3)), (128, (64, 64, 4, 2))),
+                4: ((32, (64, 32, 4, 2)), (64, (64, 32, 4, 1)), (128, (32, 32, 8, 1)))},
+    "query": {2: ((64, (64, 64, 4, 3)), (128, (64, 64, 8, 1))),
+              4: ((32, (64, 32, 4, 2)), (64, (64, 32, 8, 1)), (128, (32, 32, 8, 1)))},
+    "key": {2: ((64, (64, 64, 4, 3)), (128, (64, 64, 8, 1))),
+            4: ((32, (64, 64, 8, 2)), (64, (32, 32, 8, 1)), (128, (32, 32, 8, 1)))},
+    "bias": {2: ((64, (64, 64, 4, 3)), (128, (64, 64, 8, 1))),
+             4: ((32, (64, 32, 4, 2)), (64, (64, 32, 8, 1)), (128, (16, 32, 4, 1)))},
 }
-"""The block sizes of each kernel for heads of at most so many bytes."""
+"""The blocks of each kernel, by the bytes of a number, for heads of at most so many features: what registers hold."""
 
 
 @triton.jit
@@ -288,8 +286,9 @@ def _block_options(kernel: str, query: Tensor, value: Tensor) -> dict[str, int]:
     """The block sizes of a kernel for these widths."""
     if INTERPRETED:
         return {"size_q": 16, "size_k": 16}
-    width = max(query.shape[-1], value.shape[-1]) * query.element_size()
-    return next(options for bound, options in BLOCKS[kernel] if width <= bound)
+    width = max(query.shape[-1], value.shape[-1])
+    blocks = next(blocks for bound, blocks in BLOCKS[kernel][query.element_size()] if width <= bound)
+    return dict(zip(("size_q", "size_k", "num_warps", "num_stages"), blocks, strict=True))
 
 
 def _constants(query: Tensor, value: Tensor, present: Tensor | None) -> dict[str, Any]:
