@@ -1,8 +1,8 @@
 """`AxialAttention`: gated attention along one axis of a grid of tokens, with a bias from pairs.
 
-A grid of tokens (..., I, J, width) is a set of sequences side by side. A multiple sequence alignment (MSA) has a row for
-each protein and a column for each residue; a table of pairs has a row and a column for each residue; an image has rows
-and columns of patches. Attention along an axis computes every sequence of that axis by itself:
+A grid of tokens (..., I, J, width) is a set of sequences side by side. A multiple sequence alignment (MSA) has a row
+for each protein and a column for each residue; a table of pairs has a row and a column for each residue; an image has
+rows and columns of patches. Attention along an axis computes every sequence of that axis by itself:
 
     axis=-2   inside of every row:      (i, j) attends to (i, k) for all k
     axis=-3   inside of every column:   (i, j) attends to (k, j) for all k
