@@ -32,8 +32,8 @@ import regard
 from regard.models.protein import TriangleAttention
 
 HEADS, WIDTH, PAIR_WIDTH = 4, 32, 128
-SIZES = (128, 256, 384, 512, 768, 1024)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SIZES = (128, 256, 384, 512, 768, 1024) if DEVICE.type == "cuda" else (64, 128)
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 

@@ -607,7 +607,9 @@ def _shared_dims(problem: AttentionProblem) -> int | None:
     batch = problem.leading[:-1]
     mine = problem.bias.shape[:-3][-len(batch):] if batch else ()
     mine = (*(1,) * (len(batch) - len(mine)), *mine)
-    own = max((number + 1 for number, size in enumerate(mine) if size != 1), default=0)
+    own = len(mine)
+    while own and mine[own - 1] == 1:
+        own -= 1
     return own if mine[:own] == tuple(batch[:own]) and math.prod(batch[own:]) > 1 else None
 
 
