@@ -42,8 +42,8 @@ class Group(NamedTuple):
 GROUPS = {
     "attention": Group(
         "Attention", "Attention with any score, normaliser and mask, as a function and as layers.",
-        ("attend", "attention_weights", "explain", "Attention", "BasicAttention", "PlainAttention", "Score", "Additive",
-         "Bilinear", "Normalizer"),
+        ("attend", "attention_weights", "explain", "Attention", "BasicAttention", "PlainAttention", "AxialAttention",
+         "Score", "Additive", "Bilinear", "Normalizer"),
         ("regard.attention",), ("regard.kernels.dispatch.Explanation",)),
     "masks": Group(
         "Masks", "Which keys a query may attend to. Masks are values: `&`, `|` and `~` combine them, and True means "
@@ -62,9 +62,12 @@ GROUPS = {
         "Models", "Bare models on ids. `regard.build` makes one from a recipe.",
         ("build", "Tokens", "PackedTokens", "EncoderDecoder", "Seq2Seq", "RecurrentEncoder", "OneContextDecoder",
          "AttendingDecoder", "LanguageModel", "MaskedModel", "Tagger", "SequenceClassifier", "ImageClassifier",
-         "ConfigError"),
+         "EvoformerBlock", "ConfigError"),
         ("regard.models", "regard.tokens", "regard.toml", "regard.config"),
-        ("regard.models.contract.Memory", "regard.models.contract.Step")),
+        ("regard.models.contract.Memory", "regard.models.contract.Step", "regard.models.protein.MSARowAttention",
+         "regard.models.protein.MSAColumnAttention", "regard.models.protein.Transition",
+         "regard.models.protein.OuterProductMean", "regard.models.protein.TriangleMultiplication",
+         "regard.models.protein.TriangleAttention", "regard.models.protein.SharedDropout")),
     "search": Group(
         "Search", "Searches over ids, for every model that generates.",
         ("greedy", "beam", "sample", "mbr", "with_cross", "Hypothesis"), ("regard.decoding",),
@@ -89,7 +92,7 @@ SPECIAL = ("__call__", "forward", "__enter__", "__exit__")
 INTERNAL = {
     "leading", "fits", "prepare", "map_parts", "span", "on_host", "check_sizes", "allowed",                # masks
     "check", "checked", "projected", "merge", "queries", "keys_and_values", "score", "scans", "problem",   # parts
-    "reset_parameters", "step_features",
+    "reset_parameters", "step_features", "gates", "attend_heads", "finish",
     "notify", "check_eval_mode", "check_search", "check_mbr", "check_stream", "require_tokenizer",         # tasks
     "pair_tokenizer", "text_tokenizer", "start_id", "end_ids", "mask_id", "vocabularies", "tokens", "encode_blanks",
     "encode_texts", "add_special_ids", "max_positions", "rows_per_text", "run", "constraints", "seeds", "filters",

@@ -46,6 +46,8 @@ OBJECTS = {
     "Attention": (lambda: regard.Attention(16, heads=4, key_heads=2), r"16, heads=4, key_heads=2, score=scaled_dot"),
     "PlainAttention": (lambda: regard.PlainAttention(8), r"PlainAttention\(8, score=scaled_dot\)"),
     "BasicAttention": (lambda: regard.BasicAttention(8, score="additive"), r"8, score=Additive"),
+    "AxialAttention": (lambda: regard.AxialAttention(8, heads=2, axis=-3), r"axis=-3"),
+    "EvoformerBlock": (lambda: regard.EvoformerBlock(8, 8, msa_heads=1, pair_heads=1), r"TriangleAttention"),
     "SelfAttention": (lambda: regard.SelfAttention(regard.Attention(8, heads=2)), r"mask=Causal\(\)"),
     "Causal": (lambda: regard.Causal() & ~regard.Window(1, 2), r"^Causal\(\) & ~Window\(1, 2\)$"),
     "Padding": (lambda: regard.Padding(MANY), r'^Padding\(\[1, 2, 3.*…\], side="right"\)$'),

@@ -14,6 +14,7 @@ _HOMES = {
     "Attention": "regard.attention.layer",
     "PlainAttention": "regard.attention.layer",
     "BasicAttention": "regard.attention.layer",
+    "AxialAttention": "regard.attention.axial",
     "Causal": "regard.attention.mask",
     "Padding": "regard.attention.mask",
     "Window": "regard.attention.mask",
@@ -70,6 +71,7 @@ _HOMES = {
     "Tagger": "regard.models.classification",
     "SequenceClassifier": "regard.models.classification",
     "ImageClassifier": "regard.models.vision",
+    "EvoformerBlock": "regard.models.protein",
     "Seq2Seq": "regard.models.seq2seq",
     "RecurrentEncoder": "regard.models.seq2seq",
     "OneContextDecoder": "regard.models.seq2seq",
@@ -84,6 +86,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.attention.attend import attend as attend
     from regard.attention.attend import attention_weights as attention_weights
     from regard.attention.attend import explain as explain
+    from regard.attention.axial import AxialAttention as AxialAttention
     from regard.attention.layer import Attention as Attention
     from regard.attention.layer import BasicAttention as BasicAttention
     from regard.attention.layer import PlainAttention as PlainAttention
@@ -116,6 +119,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from regard.models.language import LanguageModel as LanguageModel
     from regard.models.language import MaskedModel as MaskedModel
+    from regard.models.protein import EvoformerBlock as EvoformerBlock
     from regard.models.seq2seq import AttendingDecoder as AttendingDecoder
     from regard.models.seq2seq import OneContextDecoder as OneContextDecoder
     from regard.models.seq2seq import RecurrentEncoder as RecurrentEncoder

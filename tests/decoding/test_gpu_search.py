@@ -91,7 +91,8 @@ def assert_like_the_plain_search(cache, model, memory, request, search, buffers=
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "constraints", "budget"), [
-    ("rotary", (FORBIDDEN,), 14), ("post-norm", (), None), ("attention", (NoRepeatNgram(1),), None)])
+    ("rotary", (FORBIDDEN,), 14), ("post-norm", (), None), ("attention", (NoRepeatNgram(1),), None),
+    ("gated", (), None)])
 @torch.no_grad()
 def test_greedy_search(cache, name, constraints, budget):
     model, memory, prompts = translating(name)
@@ -466,7 +467,7 @@ def test_other_beams_lengths_and_sources_have_workspaces_of_their_own(kept):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("name", ["attention", "rotary", "post-norm", "untied", "additive", "bilinear"])
+@pytest.mark.parametrize("name", ["attention", "rotary", "post-norm", "untied", "additive", "bilinear", "gated"])
 @torch.inference_mode()
 def test_on_a_gpu_every_search_equals_the_plain_one(name, beams):
     model = built(TRANSLATING[name]).eval().double().cuda()

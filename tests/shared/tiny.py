@@ -33,12 +33,13 @@ MIXERS = {
     "window": SelfAttentionConfig(heads=2, window=2),
     "additive": SelfAttentionConfig(heads=2, head_width=3, score="additive", normalize="relu_sum"),
     "bilinear": SelfAttentionConfig(heads=2, score="bilinear", normalize="sigmoid"),
+    "gated": SelfAttentionConfig(heads=2, key_heads=1, gate=True, position=RotaryConfig()),
     "recurrence": RecurrenceConfig(cell="lstm"),
     "mut1": RecurrenceConfig(cell="mut1", layers=2),
     "convolution": ConvolutionConfig(kernel_size=3, dilation_growth=2, gate="glu"),
     "lstmn": LSTMNConfig(attention_width=5),
 }
-PACKABLE = ("attention", "rotary", "alibi", "relative", "bucketed", "window", "additive", "bilinear")
+PACKABLE = ("attention", "rotary", "alibi", "relative", "bucketed", "window", "additive", "bilinear", "gated")
 """The mixers that take packed rows."""
 EMBEDDINGS = {
     "sinusoidal": EmbeddingConfig(positions=SinusoidalConfig(), scale=True),
@@ -54,7 +55,8 @@ EMBEDDINGS = {
 
 def stack(mixer="attention", *, cross=False, gated=False, **options):
     """A stack of two blocks."""
-    return StackConfig(layers=2, mixer=MIXERS[mixer], cross=AttentionConfig(heads=2) if cross else None,
+    attending = AttentionConfig(heads=2, gate=mixer == "gated")
+    return StackConfig(layers=2, mixer=MIXERS[mixer], cross=attending if cross else None,
                        feed_forward=FeedForwardConfig(ffn_width=10, gated=gated, bias=not gated), **options)
 
 

@@ -70,6 +70,11 @@ def test_what_is_in_the_way_of_others(config, expected):
     assert keys(config) == expected
 
 
+def test_gated_attention_is_in_the_way():
+    assert [key for key in keys(TRANSLATING["gated"]) if key.endswith("gate")] == [
+        "encoder.mixer.gate", "decoder.mixer.gate", "decoder.cross.gate"]
+
+
 def test_what_must_be_one_for_both_sides():
     config = translating()
     decoder = replace(config.decoder, epsilon=1e-6, norm="rms", cross=AttentionConfig(heads=4, score="additive"))

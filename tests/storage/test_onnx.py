@@ -54,9 +54,10 @@ def test_a_translator(tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("mixer", ["rotary", "gated"])
 @torch.no_grad()
-def test_a_language_model(tmp_path):
-    model, files = made(language("rotary", "none", gated=True, norm="rms", tie_word_embeddings=False), tmp_path)
+def test_a_language_model(tmp_path, mixer):
+    model, files = made(language(mixer, "none", gated=True, norm="rms", tie_word_embeddings=False), tmp_path)
     assert files == ("model.onnx",)
     assert_same(run(tmp_path / "model.onnx", ids=IDS), model.decode(Tokens(IDS)))
     assert_same(run(tmp_path / "model.onnx", ids=IDS[:1, :1]), model.decode(Tokens(IDS[:1, :1])))

@@ -1,6 +1,7 @@
-"""Backends on fused kernels: torch's `sdpa` and `flex`, and our own `band` and `pointwise`.
+"""Backends on fused kernels: torch's `sdpa` and `flex`, and our own `shared_bias`, `band` and `pointwise`.
 
     sdpa        dot products under softmax, by torch's scaled_dot_product_attention; the usual one
+    shared_bias the same with a bias that many rows share, as in triangle attention, by `regard.kernels.shared_bias`
     flex        the same on CUDA, by torch's flex_attention: blocks of pairs that the mask forbids are skipped; also
                 with a softcap
     band        the same on CUDA, by `regard.kernels.band`, where each query has one range of keys (packed rows)
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from regard.attention.mask import Causal, PackedSegments, mask_parts
+from regard.attention.mask import BoolMask, Causal, Mask, PackedSegments, Padding, mask_parts
 from regard.attention.mask_cache import (
     MAX_MATRIX_ENTRIES,
     Band,
@@ -53,6 +54,10 @@ FLEX_MIN_KEYS = 2048
 """With fewer keys, skipping blocks saves less than finding them costs."""
 POINTWISE_MIN_PAIRS = 1 << 20
 """With fewer pairs the matrix of weights is cheap, and `exact` launches fewer kernels."""
+SHARED_BIAS_MAX_WIDTH = 128
+"""The widest head that the kernels for a shared bias have room for."""
+SHARED_BIAS_MIN_PAIRS = 1 << 20
+"""With fewer pairs the matrices are small, and torch's kernels launch less."""
 POINTWISE_KINDS = {ReLUKeys: "relu", ReLUSum: "relu_sum", Sigmoid: "sigmoid"}
 
 
@@ -88,6 +93,8 @@ class SdpaBackend(Backend):
     def drawback(self, problem: AttentionProblem) -> str | None:
         if launch.in_torch_func():
             return "torch.func has no batching rule for its kernels, and would call them once for each sample"
+        if isinstance(problem.bias, Tensor) and not SHARED_BIAS.refusal(problem) and not SHARED_BIAS.drawback(problem):
+            return f"rows share the bias, and its matrix or its gradient would have {problem.n_pairs:,} entries"
         return _matrix_drawback(matrix_entries(problem))
 
     def detail(self, problem: AttentionProblem) -> str:
@@ -155,6 +162,8 @@ def matrix_entries(problem: AttentionProblem) -> int:
         per_pair.append(math.prod(problem.leading[:problem.mask.leading]))
     if isinstance(problem.bias, Tensor):
         per_pair.append(problem.bias.shape[:-2].numel() if problem.bias.shape[-2] > 1 else 0)
+        if problem.mask is not None and problem.mask.leading:  # a bias joined with the masks of all rows
+            per_pair.append(math.prod(problem.leading))
     elif problem.bias is not None:
         per_pair.append(math.prod(problem.leading))
     return max(per_pair) * problem.n_queries * problem.n_keys
@@ -518,6 +527,118 @@ def _band_tiles(band: Band, n_keys: int, size: int) -> tuple[Tensor, Tensor]:
         return find_tiles(first, last, n_keys, size)
 
     return band.cached(("tiles", n_keys, size), find)
+
+
+class SharedBiasBackend(Backend):
+    """Dot products under softmax with a bias that many rows share: AlphaFold's row and triangle attention.
+
+    The bias is never repeated for the rows, and neither it nor its gradient is written out for each of them: memory
+    grows with the queries, keys and values, not with the weights. On CUDA Triton kernels compute it
+    (`regard.kernels.shared_bias`); elsewhere, and in float64, a chunk of rows after another
+    (`regard.kernels.shared_bias_chunks`). A mask may say which keys of a row exist.
+    """
+
+    def refusal(self, problem: AttentionProblem) -> str | None:
+        if not isinstance(problem.bias, Tensor):
+            return "there is no tensor as a bias"
+        other = SDPA.refusal(problem)
+        if other is not None:
+            return other
+        if _shared_dims(problem) is None:
+            return "the bias must be the same for all rows of the last leading dimensions before the heads"
+        if not _is_key_mask(problem.mask, len(problem.leading)):
+            return "its mask may only say which keys of a row exist, the same for all queries and heads"
+        if problem.dropout:
+            return "it does not support dropout"
+        if not problem.n_pairs or not problem.value.shape[-1]:
+            return "there are no queries or no keys"
+        return "torch.func transforms plain torch code only" if launch.in_torch_func() else None
+
+    def drawback(self, problem: AttentionProblem) -> str | None:
+        if torch.compiler.is_compiling():
+            return "torch.compile cannot trace it"
+        if problem.n_pairs < SHARED_BIAS_MIN_PAIRS:
+            return f"it is faster from {SHARED_BIAS_MIN_PAIRS:,} query-key pairs on, and there are {problem.n_pairs:,}"
+        assert isinstance(problem.bias, Tensor)
+        needs_gradient = torch.is_grad_enabled() and problem.bias.requires_grad
+        if problem.query.device.type == "cpu" and problem.mask is None and not needs_gradient:
+            return "torch's kernel reads a shared bias where it lies, if neither a gradient nor a mask is needed"
+        return None
+
+    def detail(self, problem: AttentionProblem) -> str:
+        if _shared_bias_in_triton(problem):
+            return "Triton kernels that read one bias for all rows, and sum its gradient over them"
+        return "a chunk of rows at a time with one bias for all, recomputed in the backward pass"
+
+    def run(self, problem: AttentionProblem) -> Tensor:
+        """The output, without a matrix for each row."""
+        in_triton = _shared_bias_in_triton(problem)
+        problem = as_dot_problem(problem.repeat_key_heads())
+        query, scale = _dot(problem)
+        own = _shared_dims(problem)
+        assert own is not None, "call refusal() first"
+        assert isinstance(problem.bias, Tensor)
+        batch = torch.Size(problem.leading[:-1])
+        G, R, H = batch[:own].numel(), batch[own:].numel(), problem.heads
+        q_GRHQD, k_GRHKD, v_GRHKE = (
+            tensor.expand(*problem.leading, *tensor.shape[-2:]).reshape(G, R, H, *tensor.shape[-2:])
+            for tensor in (query, problem.key, problem.value))
+        bias = problem.bias[(None,) * (len(problem.leading) + 2 - problem.bias.dim())]
+        b_GHQK = bias.expand(*bias.shape[:-3], H, problem.n_queries, problem.n_keys).reshape(
+            G, H, problem.n_queries, problem.n_keys)
+        present_GRK = None
+        if problem.mask is not None:
+            allowed = problem.allowed(problem.indices())
+            assert allowed is not None
+            present_GRK = allowed.expand(*batch, 1, 1, problem.n_keys).reshape(G, R, problem.n_keys)
+        output: Tensor = _shared_bias_function(in_triton).apply(q_GRHQD, k_GRHKD, v_GRHKE, b_GHQK, present_GRK, scale)
+        return output.reshape(*problem.leading, *output.shape[-2:])
+
+
+SHARED_BIAS = SharedBiasBackend()
+
+
+def _shared_dims(problem: AttentionProblem) -> int | None:
+    """The number of leading dimensions in which the bias has entries of its own; None if no rows share it.
+
+    They come first; the dimensions that share the bias come last, before the heads.
+    """
+    assert isinstance(problem.bias, Tensor)
+    batch = problem.leading[:-1]
+    mine = problem.bias.shape[:-3][-len(batch):] if batch else ()
+    mine = (*(1,) * (len(batch) - len(mine)), *mine)
+    own = len(mine)
+    while own and mine[own - 1] == 1:
+        own -= 1
+    return own if mine[:own] == tuple(batch[:own]) and math.prod(batch[own:]) > 1 else None
+
+
+def _is_key_mask(mask: Mask | None, leading: int) -> bool:
+    """Whether a mask allows the same keys to all queries and all heads of a row."""
+    for part in mask_parts(mask):
+        if isinstance(part, BoolMask):
+            if part.tensor.shape[-2] != 1 or (part.tensor.dim() > 2 and part.tensor.shape[-3] != 1):
+                return False
+        elif not isinstance(part, Padding) or part.leading >= leading:
+            return False
+    return True
+
+
+def _shared_bias_in_triton(problem: AttentionProblem) -> bool:
+    """Whether Triton kernels take this problem."""
+    widest = max(problem.key.shape[-1], problem.value.shape[-1])
+    return (problem.query.is_cuda and problem.query.dtype in launch.DTYPES and widest <= SHARED_BIAS_MAX_WIDTH
+            and launch.installed())
+
+
+def _shared_bias_function(in_triton: bool) -> Any:
+    if in_triton:
+        from regard.kernels.shared_bias import SharedBiasAttention
+
+        return SharedBiasAttention
+    from regard.kernels.shared_bias_chunks import ChunkedSharedBiasAttention
+
+    return ChunkedSharedBiasAttention
 
 
 class PointwiseBackend(Backend):

@@ -5,6 +5,7 @@ Three layers, in the order in which attention grew, with one interface:
     PlainAttention   Y = A(X, X') X'              nothing learned: the inputs are queries, keys and values
     BasicAttention   Y = A(X W_Q, X' W_K) X'      queries and keys learned, the values are the inputs
     Attention        Y = [heads of A(X W_Q, X' W_K) X' W_V] W_O     all learned, several heads
+                     with gate=True, σ(X W_G) ⊙ [heads ...] W_O: a gate on the output of every head
 
     layer(x)                       self-attention, Attn(X, X)
     layer(x, context)              cross-attention: queries from x, keys and values from the context
@@ -89,6 +90,10 @@ class AttentionLayer(nn.Module, ABC):
         """Queries of x, and keys and values of the context, by default of x itself."""
         return self.queries(x), *self.keys_and_values(x if context is None else context)
 
+    def gates(self, x: Tensor) -> Tensor | None:
+        """The gate of the heads' outputs before the sigmoid, (B, N, H · D of the values); None without a gate."""
+        return None
+
     def merge(self, output: Tensor) -> Tensor:
         """(B, H, N, D of the values) -> (B, N, width)."""
         return output.transpose(-3, -2).flatten(-2)
@@ -111,7 +116,7 @@ class AttentionLayer(nn.Module, ABC):
             positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
             query, key = self.rotary(query, positions), self.rotary(key, positions)
         mask = None if mask is None else broadcast_over_heads(as_mask(mask), x.dim())
-        return self._attend_and_report(query, key, value, mask)
+        return self.finish(self.attend_heads(query, key, value, mask), x)
 
     def start(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens."""
@@ -144,13 +149,13 @@ class AttentionLayer(nn.Module, ABC):
         extra = None if mask is None else broadcast_over_heads(as_mask(mask), x.dim())
         query = self.queries(x)
         if isinstance(state, ContextCache):
-            return self._attend_context(query, state, extra), state
+            return self.finish(self._attend_context(query, state, extra), x), state
         key, value = self.keys_and_values(x)
         if self.rotary is not None:
             positions_BN = state.positions.unsqueeze(-1) + torch.arange(x.shape[-2], device=x.device)
             query, key = self.rotary(query, positions_BN), self.rotary(key, positions_BN)
         mask, state = state.step_mask(x.shape[-2], lengths, extra), state.extend(key, value, lengths)
-        return self._attend_and_report(query, *state.view(state.filled), mask), state
+        return self.finish(self.attend_heads(query, *state.view(state.filled), mask), x), state
 
     def _check_context(self, context: Tensor) -> None:
         _check_width("context", context, self.context_width)
@@ -162,21 +167,36 @@ class AttentionLayer(nn.Module, ABC):
         each = context.rows_per_context
         if each > 1 and extra is None and self.position_bias is None and not self.tap.listeners:
             together = fold_rows(query, each)
-            return self.merge(unfold_rows(self._attend(together, context.key, context.value, context.mask), each))
+            return unfold_rows(self._attend(together, context.key, context.value, context.mask, None), each)
         context = context.one_per_row()
         own = context.mask
         both = extra if own is None else own if extra is None else own & extra
-        return self._attend_and_report(query, context.key, context.value, both)
+        return self.attend_heads(query, context.key, context.value, both)
 
-    def _attend_and_report(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None,
+                     bias: Tensor | None = None) -> Tensor:
+        """Compute the outputs of the heads, (..., H, N, D of the values), and pass a `Look` to listeners.
+
+        Args:
+            query, key, value: as `projected` gives them.
+            bias: added to the scores, in the place of the layer's position bias.
+        """
         if self.tap.listeners:
-            self.tap.send(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, mask,
-                               self.position_bias))
-        return self.merge(self._attend(query, key, value, mask))
+            shown = self.position_bias if bias is None else bias.detach()
+            self.tap.send(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, mask, shown))
+        return self._attend(query, key, value, mask, bias)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
-        return attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask, bias=self.position_bias,
-                      dropout=self.dropout if self.training else 0.0, backend=self.backend)
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Tensor | None) -> Tensor:
+        return attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask,
+                      bias=self.position_bias if bias is None else bias, dropout=self.dropout if self.training else 0.0,
+                      backend=self.backend)
+
+    def finish(self, output: Tensor, x: Tensor) -> Tensor:
+        """Gate the outputs of the heads (..., H, N, D of the values) by x (..., N, width), and merge them."""
+        gates = self.gates(x)
+        if gates is not None:
+            output = output * gates.sigmoid().unflatten(-1, (-1, output.shape[-1])).transpose(-3, -2)
+        return self.merge(output)
 
 
 class PlainAttention(AttentionLayer):
@@ -251,7 +271,10 @@ class Attention(AttentionLayer):
 
         Y = [A(X W_Q, X' W_K) X' W_V of every head] W_O
 
-    Called with x alone it is self-attention; with a context, x attends to the context (cross-attention).
+    Called with x alone it is self-attention; with a context, x attends to the context (cross-attention). With a gate,
+    every feature of every head's output is multiplied by a number between 0 and 1 that the query's token decides:
+
+        Y = (σ(X W_G) ⊙ [A(X W_Q, X' W_K) X' W_V of every head]) W_O
 
     Args:
         width: the width of x and of the output.
@@ -265,6 +288,9 @@ class Attention(AttentionLayer):
         scale, softcap, normalize, backend: as for `attend`.
         bias: whether the four projections have a bias.
         qkv_bias: whether the projections of queries, keys and values have a bias; `bias` by default.
+        gate: whether a sigmoid gate multiplies the output of the heads, as in AlphaFold and recent language models
+            (Jumper et al. 2021; Qiu et al. 2025). Its projection starts like the others, so that the gate is about
+            1/2; it has a bias where the output has one.
         dropout: the probability of dropping a weight, while training.
         position_bias: added to the scores: `ALiBi`, `RelativeBias`, `BucketedBias`.
         rotary: rotates queries and keys by their positions; a `Rotary` of at most `head_width` features.
@@ -281,7 +307,7 @@ class Attention(AttentionLayer):
     def __init__(self, width: int, *, heads: int, key_heads: int | None = None, context_width: int | None = None,
                  head_width: int | None = None, value_width: int | None = None, score: ScoreLike = "scaled_dot",
                  scale: float | None = None, softcap: float | None = None, normalize: NormalizerLike = "softmax",
-                 bias: bool = True, qkv_bias: bool | None = None, dropout: float = 0.0,
+                 bias: bool = True, qkv_bias: bool | None = None, gate: bool = False, dropout: float = 0.0,
                  position_bias: Bias | None = None, rotary: Rotary | None = None, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=position_bias, rotary=rotary,
                          backend=backend)
@@ -301,8 +327,9 @@ class Attention(AttentionLayer):
         self.key = Linear(self.context_width, key_heads * head_width, qkv_bias)
         self.value = Linear(self.context_width, key_heads * value_width, qkv_bias)
         self.output = Linear(heads * value_width, width, bias)
+        self.gate = Linear(width, heads * value_width, bias) if gate else None
         self.scorer = ScoreModule(score, heads, head_width, scale=scale, softcap=softcap)
-        for linear in (self.query, self.key, self.value, self.output):
+        for linear in (self.query, self.key, self.value, self.output, *([] if self.gate is None else [self.gate])):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
@@ -325,6 +352,9 @@ class Attention(AttentionLayer):
         else:
             query, (key, value) = self.query(x), apply_jointly(context, (self.key, self.value))
         return _split_heads(query, self.heads), _split_heads(key, self.key_heads), _split_heads(value, self.key_heads)
+
+    def gates(self, x: Tensor) -> Tensor | None:
+        return None if self.gate is None else self.gate(x)
 
     def merge(self, output: Tensor) -> Tensor:
         return self.output(super().merge(output))
@@ -397,6 +427,8 @@ class AttentionConfig(Config):
     """Whether the projections have a bias."""
     qkv_bias: bool | None = None
     """Whether the projections of queries, keys and values have a bias; by default as `bias`."""
+    gate: bool = False
+    """Whether a sigmoid of a projection of the input gates the output of every head (gated attention)."""
     dropout: float = probability(0.0)
     """Dropout of the attention weights."""
     backend: str | None = choice(BACKENDS, None)
@@ -406,8 +438,8 @@ class AttentionConfig(Config):
         """Build the layer for tokens and a context of this width."""
         return Attention(width, heads=self.heads, key_heads=self.key_heads, head_width=self.head_width,
                          score=self.score, scale=self.scale, softcap=self.softcap, normalize=self.normalize,
-                         bias=self.bias, qkv_bias=self.qkv_bias, dropout=self.dropout, position_bias=position_bias,
-                         rotary=rotary, backend=self.backend)
+                         bias=self.bias, qkv_bias=self.qkv_bias, gate=self.gate, dropout=self.dropout,
+                         position_bias=position_bias, rotary=rotary, backend=self.backend)
 
     def head_size(self, width: int) -> int:
         """The width of a head."""
@@ -423,7 +455,8 @@ class AttentionConfig(Config):
         queries, keys = self.heads * self.head_size(width), (self.key_heads or self.heads) * self.head_size(width)
         own = {"additive": 2 * queries, "bilinear": queries * self.head_size(width)}.get(self.score, 0)
         biases = self.has_qkv_bias * (queries + 2 * keys) + self.bias * width
-        return 2 * width * (queries + keys) + biases + own
+        gate = self.gate * (width + self.bias) * queries
+        return 2 * width * (queries + keys) + biases + own + gate
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The settings that contradict each other, with the reasons."""

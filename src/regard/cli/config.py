@@ -108,11 +108,9 @@ def _write_key(one: "ConfigKey") -> None:
     rows = [("", one.doc), ("Type", _describe_type(one)), ("Default", one.default)]
     rows += [(name, ", ".join(kinds)) for name, kinds in one.kinds.items()]
     rows.append(("Tasks", ", ".join(one.tasks) or "none of `regard train`"))
-    kinds = one.kinds.get("model.kind")
     recipes = {name: catalog.find_recipe(name).tables for recipe in catalog.recipe_names()
                for name in (recipe, *(f"{recipe}-{size}" for size in catalog.recipe_sizes(recipe)[:-1]))}
-    values = {name: lookup(tables, one.key) for name, tables in recipes.items()
-              if kinds is None or tables["model"]["kind"] in kinds}
+    values = {name: lookup(tables, one.key) for name, tables in recipes.items() if one.is_of(tables)}
     shown = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
     rows += [("Recipes", shown)] if shown else []
     for name, text in rows:

@@ -133,7 +133,8 @@ def why_no_block(block: nn.Module) -> str | None:
 def _why_no_layer(layer: nn.Module) -> str | None:
     if type(layer) is not Attention or layer.position_bias is not None or layer.tap.listeners:
         return "an attention layer has a position bias, a listener, or projections of another kind"
-    if not all(map(is_plain_linear, (layer.query, layer.key, layer.value, layer.output))):
+    projections = (layer.query, layer.key, layer.value, layer.output, *([] if layer.gate is None else [layer.gate]))
+    if not all(map(is_plain_linear, projections)):
         return "a projection of an attention layer is not a plain linear layer"
     score = as_score(layer.score)
     if not isinstance(score, Dot):
@@ -309,15 +310,17 @@ class PackedAttention(StepAttention):
     def __init__(self, layer: Attention) -> None:
         super().__init__(layer)
         self.output = PackedProduct(layer.output)
+        self.gate = None if layer.gate is None else PackedProduct(layer.gate)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """(F, H, N, D) -> (F, H, N, D)."""
         return scaled_dot_product_attention(query, key, value, mask, scale=self.scale,
                                             enable_gqa=self.heads != self.key_heads)
 
-    def merge(self, attended: Tensor) -> Tensor:
-        """(R, H, 1, D) -> (P, width of the model)."""
-        return self.output(attended.flatten(1))
+    def merge(self, attended: Tensor, x: Tensor) -> Tensor:
+        """(R, H, 1, D) -> (P, width of the model), gated by the input x (P, width) where the layer has a gate."""
+        flat = attended.flatten(1)
+        return self.output(flat if self.gate is None else flat * self.gate(x)[:len(flat)].sigmoid())
 
 
 class PackedSelfAttention(PackedAttention):
@@ -339,10 +342,10 @@ class PackedSelfAttention(PackedAttention):
             cache.clear(at.filled - 1, at.filled)  # no row has had a token there
             cache.key[at.every, :, at.rows] = key.squeeze(2)
             cache.value[at.every, :, at.rows] = value.squeeze(2)
-            return self.merge(at.attend(self, query, cache.key, cache.value))
+            return self.merge(at.attend(self, query, cache.key, cache.value), x)
         cache.key[:, :, at:at + 1] = key
         cache.value[:, :, at:at + 1] = value
-        return self.merge(self.attend(query, cache.key[:, :, :at + 1], cache.value[:, :, :at + 1]))
+        return self.merge(self.attend(query, cache.key[:, :, :at + 1], cache.value[:, :, :at + 1]), x)
 
 
 class PackedCrossAttention(PackedAttention):
@@ -361,7 +364,7 @@ class PackedCrossAttention(PackedAttention):
                                None if mask is None else mask.opened)
         if mask is not None and mask.blind is not None:
             attended = attended.masked_fill(mask.blind, 0.0)
-        return self.merge(attended if each == 1 else unfold_rows(attended, each))
+        return self.merge(attended if each == 1 else unfold_rows(attended, each), x)
 
 
 PackedSublayer = Callable[[Tensor, BlockState, Tensor, int | RowPositions], Tensor]
@@ -543,6 +546,11 @@ class FusedAttention(StepAttention):
         keys = self.key_heads * self.width
         return x[..., :keys].unflatten(-1, (self.key_heads, -1)), x[..., keys:].unflatten(-1, (self.key_heads, -1))
 
+    def merge(self, attended: Tensor, x: Tensor) -> Tensor:
+        """(R, H, E) -> (R, width of the model), gated by the input x (R, width) where the layer has a gate."""
+        flat, gate = attended.flatten(1), self.layer.gate
+        return self.layer.output(flat if gate is None else flat * gate(x).sigmoid())
+
 
 class FusedSelfAttention(FusedAttention):
     """Self-attention of a fused step."""
@@ -564,7 +572,7 @@ class FusedSelfAttention(FusedAttention):
                           for part in (query, key))
         attended = self_attention_step(query, key, value, buffers.keys, buffers.values, rows.table, rows.positions,
                                        self.scale)
-        return self.layer.output(attended.flatten(1))
+        return self.merge(attended, x)
 
 
 class FusedCrossAttention(FusedAttention):
@@ -580,7 +588,7 @@ class FusedCrossAttention(FusedAttention):
         assert buffers.context is not None
         query = self.layer.query(x).unflatten(-1, (self.heads, -1))
         attended = cross_attention_step(query, *self.split(buffers.context), rows.lengths, rows.width, self.scale)
-        return self.layer.output(attended.flatten(1))
+        return self.merge(attended, x)
 
 
 def fused_feed_forward(module: Any) -> Callable[[Tensor, LayerBuffers, StepRows], Tensor]:

@@ -12,5 +12,6 @@ equation. It is slow on purpose, imports neither torch nor the rest of the packa
     position.py             position encodings, rotations and biases
     blocks.py               activations, norms, MLP, post-norm and pre-norm block
     loss.py                 cross entropy, label smoothing, R-Drop
+    protein.py              AlphaFold: gated attention along an axis, triangles, the Evoformer block
     formal_algorithms.py    Formal Algorithms for Transformers, 1 to 15
 """

@@ -109,6 +109,8 @@ def _unsupported_attention(name: str, attention: AttentionConfig) -> Iterator[Un
         yield f"{name}.score", f'must be one of {", ".join(SCORE_SCALES)}, but is "{attention.score}"'
     if attention.softcap is not None:
         yield f"{name}.softcap", "a softcap is not supported"
+    if attention.gate:
+        yield f"{name}.gate", "gated attention is not supported"
     if attention.normalize != "softmax":
         yield f"{name}.normalize", f'must be "softmax", but is "{attention.normalize}"'
     if attention.key_heads not in (None, attention.heads):

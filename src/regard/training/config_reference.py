@@ -63,6 +63,10 @@ class ConfigKey:
     tasks: list[str] = field(default_factory=list)
     """The tasks for which it has an effect."""
 
+    def is_of(self, tables: Mapping[str, Any]) -> bool:
+        """Whether a config has tables of the kinds that have this key; a kind that is not set may be one of them."""
+        return all(defaults.lookup(tables, key) in (None, *kinds) for key, kinds in self.kinds.items())
+
 
 def read_reference() -> list[ConfigKey]:
     """All keys and tables in the order of the config file."""
@@ -176,10 +180,8 @@ def _format_value(value: Any) -> str:
 
 def _recipe_sets(one: ConfigKey) -> bool:
     """Whether a recipe sets this key of the model."""
-    kinds = one.kinds.get("model.kind")
-    models = [catalog.find_recipe(recipe).tables["model"] for recipe in catalog.recipe_names()]
-    return any(defaults.lookup({"model": model}, one.key) is not None for model in models
-               if kinds is None or model["kind"] in kinds)
+    recipes = [{"model": catalog.find_recipe(recipe).tables["model"]} for recipe in catalog.recipe_names()]
+    return any(defaults.lookup(tables, one.key) is not None for tables in recipes if one.is_of(tables))
 
 
 def _merge_kinds(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -57,6 +57,7 @@ def test_all_that_has_no_place_is_told(tmp_path):
     (replace(GPT, embedding=EmbeddingConfig()), "learned positions"),
     (replace(GPT, stack=replace(GPT.stack, mixer=replace(GPT.stack.mixer, scale=0.5))), "stack.mixer.scale is 0.5"),
     (replace(GPT, stack=replace(GPT.stack, mixer=replace(GPT.stack.mixer, softcap=5.0))), "stack.mixer.softcap is 5"),
+    (replace(GPT, stack=replace(GPT.stack, mixer=replace(GPT.stack.mixer, gate=True))), "stack.mixer.gate is true"),
     (replace(GPT, stack=tiny.stack("rotary")), 'stack.norm is "layer", but must be "rms"'),
     (replace(BERT, pooling="mean"), 'pooling is "mean"'),
     (replace(BERT, embedding=POSITIONS), "segment embeddings"),
