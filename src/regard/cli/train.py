@@ -69,6 +69,10 @@ class DirectionOptions:
     both_ways: Annotated[bool, typer.Option(
         "--both-ways", rich_help_panel=DATA_PANEL,
         help="Train every direction also the other way round, with the same data.")] = False
+    zero_shot: Annotated[bool, typer.Option(
+        "--zero-shot", rich_help_panel=DATA_PANEL,
+        help="Also learn to restore noisy sentences of each language, for translation between languages without pairs.")
+    ] = False
 
     def request_fields(self, data: Sequence[str], examples: DataOptions) -> dict[str, Any]:
         """The arguments of a `TrainingRequest` for the data: files, or directions."""
@@ -277,7 +281,7 @@ def train(
     from regard.training.tasks.interface import TrainingRequest
 
     options = {field.name: getattr(group, field.name) for group in (model, schedule) for field in fields(group)}
-    options |= start.options()
+    options |= {**start.options(), "zero_shot": several.zero_shot or None}
     try:
         fields_of_data = several.request_fields(data or (), examples)
         languages = None if several.both_ways and fields_of_data.get("directions") and not several.direction else \

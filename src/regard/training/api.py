@@ -153,8 +153,8 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
             are sampled.
         keep_synthetic: a new file for the synthetic pairs, TSV.
         options: short names (epochs, steps, lr, batch_tokens, vocab_size, layers, width, dropout, seed, time; for
-            fine-tuning mix_share, blend, blend_share), and keys of the config by their last part, such as
-            label_smoothing=0.1.
+            fine-tuning mix_share, blend, blend_share; zero_shot=True with `directions`), and keys of the config by
+            their last part, such as label_smoothing=0.1.
 
     Returns:
         the task object of the best model, on the device that it was trained on. Its `history` has losses and scores.

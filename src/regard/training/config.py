@@ -80,6 +80,9 @@ class DataConfig(Config):
     sampling_temperature: float | None = number(None, minimum=1.0)
     """Directions are drawn in proportion to (number of pairs) ** (1 / this): 1 draws every pair equally often, more
     favours small directions."""
+    zero_shot: bool = False
+    """Whether a model for several languages also learns to restore sentences of each language, so that it can translate
+    between languages of which it sees no pairs."""
     mix_share: float | None = probability(None)
     """Share of the general data of --mix among the training pairs of an epoch, if a model is fine-tuned."""
 

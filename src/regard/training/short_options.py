@@ -34,8 +34,8 @@ from regard.training.defaults import lookup
 DIRECT_KEYS = {
     "epochs": "training.epochs", "steps": "training.schedule.max_steps", "lr": "training.schedule.learning_rate",
     "seed": "training.seed", "batch_tokens": "training.batches.max_tokens", "vocab_size": "tokenizer.vocab_size",
-    "time": "training.max_time", "mix_share": "data.mix_share", "blend": "training.blend",
-    "blend_share": "training.blend_share",
+    "time": "training.max_time", "zero_shot": "data.zero_shot", "mix_share": "data.mix_share",
+    "blend": "training.blend", "blend_share": "training.blend_share",
 }
 """Options that set one key, whatever the model is. For a language model `batch_tokens` is not one of them."""
 STACKS = {"seq2seq": (), "encoder-decoder": ("encoder", "decoder")}
@@ -79,6 +79,8 @@ class ShortOptions(Config):
     """The dropout of the model."""
     mix_share: float | None = probability(None)
     """The share of general data in the batches, if a model is fine-tuned."""
+    zero_shot: bool | None = None
+    """Whether a model for several languages also learns to restore sentences, for directions without data."""
     blend: bool | None = None
     """Whether the weights are interpolated with those of the start model at the end."""
     blend_share: float | None = number(None, minimum=0.0, maximum=1.0)

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from regard.training.config import DataConfig
 from regard.training.tasks.directions import requested_directions, with_file_directions
 from regard.training.tasks.interface import TrainingRequest
 from regard.training.tasks.sentence_pairs import (
+    add_noise,
     prepare_pairs,
     split_pairs,
     survey_directions,
@@ -102,6 +104,46 @@ def test_small_directions_are_drawn_more_often(directions, tmp_path):
     assert temperature_rates([100, 3], 1.0) == pytest.approx([1, 1])
     [note] = [note for note in found.notes if "sampling_temperature" in note]
     assert f"en-de {drawn[1] / sum(drawn):.0%}" in note
+
+
+def test_sentences_to_restore_are_parts_of_their_own(directions, tmp_path):
+    """They belong to the largest direction of their language, and no sentence that is held out is among them."""
+    config = replace(PLAIN, zero_shot=True)
+    found = split_pairs(survey_directions(with_reverses(directions), config),
+                        replace(config, validation_fraction=0.2, sampling_temperature=5.0))
+    restored = [part for part in found.parts if part.restored]
+    assert [(part.name, part.controls, part.validated) for part in restored] == [
+        ("fr restored", ("<2fr>",), False), ("en restored", ("<2en>",), False), ("de restored", ("<2de>",), False)]
+    assert len(found.directions) == 4 == len(found.parts) - len(restored)
+    assert [part.report.kept for part in restored] == [40, 40, 10]
+    assert found.counts == {"pairs": 100, "restored_pairs": 90}
+    held = {pair.target for pair in found.validation_pairs(1000)}
+    assert held
+    for part in restored:
+        pairs = [*found.part_pairs(part)]
+        assert pairs
+        assert held.isdisjoint(pair.target for pair in pairs)
+        assert all(pair.source == add_noise(pair.target) for pair in pairs)
+    made = prepare_pairs(found, BytesConfig(), tmp_path)
+    drawn = [count * rate for count, rate in zip(made.rates.counts, made.rates.rates, strict=True)]
+    assert drawn[4] == pytest.approx(drawn[0] / 2)
+    assert any("fr restored" in note for note in made.notes)
+
+
+def test_noise_moves_and_leaves_out_words():
+    texts = [" ".join(f"w{n}" for n in range(length)) for length in range(1, 60)]
+    kept = 0
+    for text in texts:
+        words = [int(word[1:]) for word in add_noise(text).split()]
+        assert add_noise(text) == " ".join(f"w{n}" for n in words)
+        assert 1 <= len(words) == len({*words})
+        order = sorted(words)
+        assert all(abs(order.index(word) - place) < 3 for place, word in enumerate(words))
+        kept += len(words)
+    assert kept / sum(range(1, 60)) == pytest.approx(0.9, abs=0.03)
+    assert any(add_noise(text) != text for text in texts)
+    assert {*add_noise("我今天很高兴见到你")} <= {*"我今天很高兴见到你"}
+    assert add_noise("") == ""
 
 
 @pytest.mark.parametrize("sampling", [0.0, 0.2])
@@ -212,6 +254,8 @@ def test_a_wrong_table_is_refused_with_its_line(file):
     (["--direction", "en-fr:{pairs}", "--set", "data.sampling_temperature=2"], "sampling_temperature"),
     (["{pairs}", "--set", 'data.directions=["en-fr", "fr-en"]'], "data.directions"),
     (["--direction", "en-fr:{pairs}", "--task", "language"], "seq2seq"),
+    (["--direction", "en-fr:{pairs}", "--zero-shot"], "--zero-shot"),
+    (["{pairs}", "--zero-shot"], "--zero-shot"),
 ])
 def test_wrong_calls_exit_with_2_and_leave_nothing(file, tmp_path, options, said):
     pairs = file("pairs.tsv", lines(30))

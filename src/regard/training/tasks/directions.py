@@ -125,6 +125,9 @@ def requested_directions(request: TrainingRequest, config: DataConfig) -> list[D
                         f"{', '.join(names) or 'one direction'}. Leave out the key: it follows from the data.")
     if config.sampling_temperature is not None and len(found) < 2:
         raise DataError("data.sampling_temperature has no effect on a training of one direction. Leave it out.")
+    if config.zero_shot and len(found) < 2:
+        raise DataError("--zero-shot is for a model of several directions, such as en-de and en-fr both ways. Leave it "
+                        "out, or give more directions.")
     check_directions(found)
     return found
 

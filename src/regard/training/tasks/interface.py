@@ -45,7 +45,8 @@ SAMPLED_TEXTS, MIN_SAMPLE, MAX_SAMPLE = 100, 10, 60
 ProgressHook = Callable[[Iterable[Any]], Iterable[Any]]
 """Passes items on unchanged, and may count them to show progress, as tqdm does."""
 PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None,
-                               "data.directions": None, "data.sampling_temperature": None, "data.mix_share": None}
+                               "data.directions": None, "data.sampling_temperature": None, "data.zero_shot": False,
+                               "data.mix_share": None}
 """Keys that only sentence pairs use, with their fixed defaults."""
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,8 +62,13 @@ MAX_SYNTHETIC_SHARE = 0.75
 """The default fraction of synthetic pairs in an epoch is that of the data, but at most this."""
 MIN_HASHED_SPLIT = 500
 """Validation pairs from which on a hash threshold alone makes a split of about the right size."""
+NOISE_LEFT_OUT, NOISE_DISTANCE = 0.1, 3.0
+"""The fraction of words that a noisy copy leaves out, and the distance below which words may change places."""
 DEFAULT_TEMPERATURE = 5.0
 """The sampling temperature of directions (Arivazhagan et al. 2019)."""
+RESTORED, RESTORED_PAIRS, RESTORED_WEIGHT = "restored", "restored_pairs", 0.5
+"""The end of the names of parts with sentences to restore, the name of their number, and how often they are drawn, as a
+fraction of a direction of equal size."""
 MIXED = "general data"
 """The name of the part that is mixed into the data that a model is fine-tuned on."""
 RatesFunction = Callable[[Sequence[int]], Sequence[float]]
@@ -81,6 +87,8 @@ class CorpusPart:
     """The control tokens before every source."""
     reverse: bool = False
     """Whether the pairs are trained from target to source."""
+    restored: bool = False
+    """Whether the sources are noisy copies of the targets, in their language."""
     validated: bool = True
     """Whether the model is validated on pairs of this part."""
     validation: formats.PairCorpus | None = None
@@ -90,7 +98,8 @@ class CorpusPart:
 
     def oriented(self, pair: SentencePair) -> SentencePair:
         """A pair as it is trained."""
-        return pair._replace(source=pair.target, target=pair.source) if self.reverse else pair
+        pair = pair._replace(source=pair.target, target=pair.source) if self.reverse else pair
+        return pair._replace(source=add_noise(pair.target)) if self.restored else pair
 
 
 class ValidationPair(NamedTuple):
@@ -157,8 +166,8 @@ class TranslationSurvey:
     @property
     def counts(self) -> dict[str, int]:
         """The number of pairs, with those that are held out; general and synthetic pairs are counted apart."""
-        apart = {key: sum(part.report.kept for part in self.parts if part.name == name)
-                 for key, name in (("mixed_pairs", MIXED), (SYNTHETIC_PAIRS, SYNTHETIC))}
+        apart = {key: sum(part.report.kept for part in self.parts if part.name.endswith(name))
+                 for key, name in (("mixed_pairs", MIXED), (SYNTHETIC_PAIRS, SYNTHETIC), (RESTORED_PAIRS, RESTORED))}
         return {"pairs": self.kept - sum(apart.values()), **{key: count for key, count in apart.items() if count}}
 
     @property
@@ -169,7 +178,7 @@ class TranslationSurvey:
     @property
     def warnings(self) -> list[str]:
         """What was read, and what the user should know about it."""
-        notes = (note for part in self.parts if not part.reverse for note in self._part_notes(part))
+        notes = (note for part in self.parts if not (part.reverse or part.restored) for note in self._part_notes(part))
         return [*notes, *self.notes]
 
     def _part_notes(self, part: CorpusPart) -> Iterator[str]:
@@ -177,7 +186,8 @@ class TranslationSurvey:
         source = self.config.source_lang or (found and found.source)
         target = self.config.target_lang or (found and found.target)
         direction = f"{source}-{target}" if source and target else ""
-        both = ", both ways" if any(other.reverse and other.pairs is part.pairs for other in self.parts) else ""
+        both = ", both ways" if any(other.reverse and not other.restored and other.pairs is part.pairs
+                                    for other in self.parts) else ""
         yield read_summary(plural(report.read, "pair"), part.pairs.files, f"{part.name or direction}{both}",
                            dropped.total, dropped.describe(report.filters))
         if report.skipped.counts:
@@ -210,7 +220,8 @@ class TranslationSurvey:
 
     def part_pairs(self, part: CorpusPart) -> Iterator[SentencePair]:
         """The training pairs of a part, in their order."""
-        threshold = 0 if part.validation is not None or not part.validated else self.threshold
+        split = part.validation is None and (part.validated or part.restored)
+        threshold = self.threshold if split else 0
         threshold, reserved = threshold or part.held_out, self.reserved if part.name == MIXED else frozenset[int]()
         return (part.oriented(pair) for pair in self.kept_pairs(part) if (threshold == 0 and not reserved)
                 or ((hashed := _hash_source(pair)) >= threshold and hashed not in reserved))
@@ -295,9 +306,33 @@ def survey_directions(directions: Sequence[DirectionData], config: DataConfig, *
             part.pairs.log.languages[one.data[0]] = one.languages
         parts.append(part)
     temperature = config.sampling_temperature or DEFAULT_TEMPERATURE
-    return TranslationSurvey(tuple(parts), config, file_digests(files), options,
-                             rates=partial(temperature_rates, temperature=temperature) if controlled else None,
+    restored = _restored_parts(parts, directions) if config.zero_shot else []
+    rates = partial(temperature_rates, temperature=temperature, restored=len(restored))
+    return TranslationSurvey((*parts, *restored), config, file_digests(files), options,
+                             rates=rates if controlled else None,
                              directions=tuple(one.languages for one in directions) if controlled else ())
+
+
+def _restored_parts(parts: Sequence[CorpusPart], directions: Sequence[DirectionData]) -> list[CorpusPart]:
+    """For each target language, a part that restores its sentences: those of the direction with most pairs."""
+    largest = dict[str, CorpusPart]()
+    for part, one in zip(parts, directions, strict=True):
+        code = one.languages.target
+        if code not in largest or part.report.kept > largest[code].report.kept:
+            largest[code] = part
+    return [replace(part, name=f"{code} {RESTORED}", restored=True, validated=False) for code, part in largest.items()]
+
+
+def add_noise(text: str) -> str:
+    """A noisy copy of a sentence: words are left out, and moved to nearby places; always the same for a text.
+
+    Where words are not separated by spaces, single characters are treated like this.
+    """
+    separator = " " if " " in text.strip() else ""
+    words, chance = text.split() if separator else list(text), Random(hash_bytes(text.encode()))
+    kept = [word for word in words if chance.random() >= NOISE_LEFT_OUT] or words[:1]
+    places = sorted(range(len(kept)), key=lambda place: place + chance.uniform(0, NOISE_DISTANCE))
+    return separator.join(kept[place] for place in places)
 
 
 def survey_part(data: Sequence[str], validation: Sequence[str], config: DataConfig, *, source: str | None = None,
@@ -526,12 +561,17 @@ def mixed_rates(counts: Sequence[int], share: float) -> list[float]:
     return [1.0, share / (1 - share) * first / max(1, second)]
 
 
-def temperature_rates(counts: Sequence[int], temperature: float) -> list[float]:
+def temperature_rates(counts: Sequence[int], temperature: float, restored: int = 0) -> list[float]:
     """Rates that draw from each part in proportion to count ** (1 / temperature), as many pairs in all as there are.
 
     With temperature 1 every pair is drawn once; the higher it is, the more often are pairs of small parts drawn
     (Arivazhagan et al. 2019).
+
+    Args:
+        restored: how many of the last parts have sentences to restore.
     """
     weights = [count ** (1 / temperature) for count in counts]
+    first = len(counts) - restored
+    weights[first:] = [RESTORED_WEIGHT * weight for weight in weights[first:]]
     total = sum(counts) / sum(weights)
     return [total * weight / max(1, count) for weight, count in zip(weights, counts, strict=True)]
