@@ -1,5 +1,6 @@
 """Mixed load for a while: every request is answered as it would be alone, and memory stays flat."""
 
+import http.client
 import json
 import os
 import random
@@ -118,3 +119,16 @@ def test_a_translation_does_not_depend_on_its_neighbours_and_nothing_is_lost(wan
             time.sleep(0.01)
         assert models.models[0].engine.load[:2] == (0, 0)
         assert ask(server.address, "/translate", **form(q=TEXTS[0], source="en", target="fr")).status == 200
+
+
+def test_an_answer_is_sent_at_once(address):
+    """Over a connection that stays open: TCP must not hold the body back until the client acknowledges the headers."""
+    parts, seconds = urllib.parse.urlsplit(address), list[float]()
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+    for _ in range(30):
+        begun = time.perf_counter()
+        connection.request("POST", "/detect", b"q=a", {"content-type": "application/x-www-form-urlencoded"})
+        assert connection.getresponse().read()
+        seconds.append(time.perf_counter() - begun)
+    connection.close()
+    assert min(seconds[-10:]) < 0.03, seconds  # a client delays an acknowledgement by 40 ms

@@ -125,7 +125,9 @@ class SignalServer(uvicorn.Server):
 def open_socket(host: str, port: int) -> socket.socket:
     """A listening socket; an OSError if the address is not free or not of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's algorithm off only for sockets that name TCP: with it, the body of an answer waits for the
+    # acknowledgement of its headers, which a client may delay by 40 ms.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if os.name == "posix":
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
