@@ -143,6 +143,6 @@ def _say_ready(context: "ServerContext", address: str) -> None:
     """Log what is served and where."""
     from regard.serving.metrics import LOGGER
 
-    served = [str(model.pair) if model.pair else model.name for model in context.catalog.models]
+    served = [name for model in context.catalog.models for name in [*map(str, model.pairs)] or [model.name]]
     LOGGER.info("serving", extra={"address": address, "models": ", ".join(served), "device": context.settings.device,
                                   "keys": context.keys is not None})

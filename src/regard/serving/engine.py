@@ -525,9 +525,7 @@ class ServingEngine:
             raise RuntimeError("This engine belongs to the process that made it. Make one in every process.")
         self._core.check_room(1)  # before any work for the request
         served = self._core.served
-        jobs = served.jobs(texts, strategy, prefix=prefix, glossary=glossary)
-        if to is not None and to != served.target_lang:
-            raise checks.wrong("to", f"{served.target_lang!r}, the target language of the model, or None", repr(to))
+        jobs = served.jobs(texts, strategy, prefix=prefix, glossary=glossary, to=to)
         if on_text is not None and (glossary is not None or not can_stream(strategy)):
             raise checks.wrong("on_text", "left out, unless the search is greedy or one sample, without a glossary",
                                "given", "Other searches may still change their first token at the end.")

@@ -24,7 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from regard._version import __version__
-from regard.serving.models import ModelCatalog, ServedModel
+from regard.serving.models import ModelCatalog
 from regard.serving.requests import RequestFacts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -93,13 +93,10 @@ class _EngineCollector(Collector):
         info = GaugeMetricFamily("regard_model_info", "The models that are served; the value is 1.",
                                  labels=["model", "source", "target", "parameters", "device", "version"])
         for model, _ in loads:
-            info.add_metric(_model_labels(model, self.catalog.device), 1)
+            more = (str(model.parameters), self.catalog.device, __version__)
+            for pair in model.pairs or (("", ""),):
+                info.add_metric([model.name, *pair, *more], 1)
         yield info
-
-
-def _model_labels(model: ServedModel, device: str) -> list[str]:
-    source, target = model.pair or ("", "")
-    return [model.name, source, target, str(model.parameters), device, __version__]
 
 
 # The log

@@ -118,12 +118,10 @@ class ServedTask(ABC):
 
     model: GenerativeModel
     on_gpu: bool
-    target_lang: str | None = None
-    """The only target language, where it is known."""
 
     @abstractmethod
     def jobs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-             glossary: GlossaryLike | None = None) -> list[TextJob]:
+             glossary: GlossaryLike | None = None, to: str | None = None) -> list[TextJob]:
         """A job for each text, after all arguments were checked; a blank text has its result."""
 
     @abstractmethod
@@ -165,18 +163,24 @@ class ServedTranslator(ServedTask):
 
     def __init__(self, translator: Translator) -> None:
         self.task, self.model = translator, translator.model  # type: ignore[assignment]
-        self.on_gpu, self.target_lang = translator.device.type == "cuda", translator.target_lang
+        self.on_gpu = translator.device.type == "cuda"
+        self._by_controls = dict[tuple[str, ...], Translator]()
 
     def jobs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-             glossary: GlossaryLike | None = None) -> list[TextJob]:
+             glossary: GlossaryLike | None = None, to: str | None = None) -> list[TextJob]:
         """A job for each text; that of a blank text has its result."""
-        texts = as_texts("texts", texts)
+        texts, task = as_texts("texts", texts), self._into(to)
         found = []
-        inputs = self.task.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
+        inputs = task.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
         for text, one in zip(texts, inputs, strict=True):
-            steps = None if one is None else self.task.search_steps([one], strategy)
-            found.append(TextJob(self, steps, partial(self.task.make_translation, text)))
+            steps = None if one is None else task.search_steps([one], strategy)
+            found.append(TextJob(self, steps, partial(task.make_translation, text)))
         return found
+
+    def _into(self, to: str | None) -> Translator:
+        """The translator for a target language, which only differs in the control tokens of the source; made once."""
+        found = self.task.into(to)
+        return self._by_controls.setdefault(found.pair_tokenizer().controls, found)
 
     def row(self, job: TextJob, content: Any, strategy: DecodingStrategy) -> SearchRow:
         """A row of a search for a source."""
@@ -223,9 +227,9 @@ class ServedCompleter(ServedTask):
         self.on_gpu = completer.device.type == "cuda"
 
     def jobs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-             glossary: GlossaryLike | None = None) -> list[TextJob]:
+             glossary: GlossaryLike | None = None, to: str | None = None) -> list[TextJob]:
         """A job for each prompt."""
-        for name, value in (("prefix", prefix), ("glossary", glossary)):
+        for name, value in (("prefix", prefix), ("glossary", glossary), ("to", to)):
             if value:
                 raise checks.wrong(name, "left out, for a language model", "given")
         if not isinstance(strategy, DecodingStrategy):
