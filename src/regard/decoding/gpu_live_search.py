@@ -64,7 +64,7 @@ class GpuLiveSearch(Generic[PromptT]):
         """The number of hypotheses."""
         return len(self.prompts) * (0 if self._search is None else self._search.width)
 
-    def last_tokens(self) -> Iterator[tuple[PromptT, int]]:
+    def last_tokens(self) -> Iterator[tuple[PromptT, int, int]]:
         """None: the tokens so far stay on the device."""
         return iter(())
 

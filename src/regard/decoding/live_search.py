@@ -95,12 +95,15 @@ class LiveSearch(Generic[PromptT]):
         failed = self._advance(logits_RnV[:, -1], weights)
         return LiveStep(self._collect(), failed)
 
-    def last_tokens(self) -> Iterator[tuple[PromptT, int]]:
-        """The token that each prompt that is still running took last, in a search of one hypothesis for each."""
+    def last_tokens(self) -> Iterator[tuple[PromptT, int, int]]:
+        """The last token of every sample that is still running: its prompt, its number and the token.
+
+        For a search of one hypothesis for each sample, such as greedy search, which has one sample.
+        """
         if self._slots:
             for slot, (owner, token) in enumerate(zip(self._slots, self._batch.tokens.tolist(), strict=True)):
                 if slot not in self._finished:
-                    yield owner[0], token
+                    yield *owner, token
 
     def _advance(self, logits: Tensor, cross: Tensor | None) -> list[tuple[PromptT, InvalidLogitsError]]:
         """One step of the search, without prompts for which the model gave NaN."""
