@@ -60,6 +60,16 @@ def test_all_files_together_are_bounded(store):
     assert len({*tokens}) == 10
 
 
+def test_pages_give_way_to_what_is_new(store):
+    token, _ = put(store, 40)
+    pages = [put(store, 30, once=False) for _ in range(4)]
+    assert [store.take(page) is not None for page, _ in pages] == [False, False, True, True]
+    assert [path.exists() for _, path in pages] == [False, False, True, True]
+    put(store, 60)
+    assert store.take(token, keep=True)
+    assert [store.take(page) for page, _ in pages] == [None] * 4
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_only_this_user_can_enter_the_folder(store):
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700

@@ -75,10 +75,16 @@ class DownloadStore:
         return self.folder / f"{secrets.token_urlsafe(24)}{suffix}"
 
     def add(self, path: Path, name: str, media_type: str = "application/octet-stream", *, once: bool = True) -> str:
-        """Keep a file, and return the token under which it can be taken; an HttpError if there is no room."""
+        """Keep a file, and return the token under which it can be taken; an HttpError if there is no room.
+
+        Pages, which can be made again, give way to what is new, the oldest first.
+        """
         with self._lock:
             self._remove_expired()
             size = path.stat().st_size
+            pages = [token for token, one in self._files.items() if not one.once]
+            while pages and (self.size + size > self.limit or len(self._files) >= MAX_DOWNLOADS):
+                self._files.pop(pages.pop(0)).path.unlink(missing_ok=True)
             if self.size + size > self.limit or len(self._files) >= MAX_DOWNLOADS:
                 path.unlink(missing_ok=True)
                 raise HttpError(429, "Too many files wait to be downloaded. Try again later.", retry_after=60)

@@ -112,6 +112,8 @@ class LookFields(BaseModel):
     prefix: str = ""
     beams: int = Field(BEAMS, ge=1, le=MAX_BEAMS)
     choice: int = Field(0, ge=0, lt=MAX_BEAMS, description="The rank of the translation that is shown; 0 is the best.")
+    translation: str | None = Field(None, min_length=1, description="The translation that is shown, instead of a "
+                                    "choice: a result of the search, or any other text.")
 
 
 class NativeTranslation(BaseModel):
@@ -154,9 +156,13 @@ def add_routes(app: FastAPI, server: ServerContext) -> None:
     async def look(request: Request) -> Response:
         server.authorize(request)
         given = validate(LookFields, await read_object(request))
-        check_texts([given.text, given.prefix], server.settings, facts_of(request), "text")
-        if len(given.text) + len(given.prefix) > MAX_TRACED_CHARACTERS:
+        texts = [given.text, given.prefix, given.translation or ""]
+        check_texts(texts, server.settings, facts_of(request), "text")
+        if max(map(len, texts)) > MAX_TRACED_CHARACTERS:
             raise HttpError(400, f"Invalid request: text has more than {MAX_TRACED_CHARACTERS:,} characters.")
+        if given.translation is not None and (given.choice or given.prefix):
+            raise HttpError(400, "Invalid request: translation is the whole text that is shown: leave out choice and "
+                            "prefix.")
         return JSONResponse({"url": await unless_gone(request, _look(server, server.job(request), given))})
 
     @app.get("/look/{token}", include_in_schema=False)
@@ -329,7 +335,7 @@ async def _look(server: ServerContext, job: JobContext, given: LookFields) -> st
     def work() -> str:
         with model.lock:
             trace = trace_translation(direction.inspector(), given.text, beams=given.beams, choice=given.choice,
-                                      prefix=given.prefix, name=model.name)
+                                      prefix=given.prefix, translation=given.translation, name=model.name)
             return _page(trace)
 
     page = await in_thread(job, work)

@@ -67,9 +67,9 @@ class TranslatorPage {
   /** Show what was chosen last time, and listen. */
   start() {
     const { source, target, text, result, bySentence } = this;
-    const detect = this.languages.length > 1 ? [[AUTO, "Detect"]] : [];
-    fillSelect(source, [...detect, ...this.languages.map(({ code }) => [code, this.nameOf(code)])],
-      recall("source", AUTO));
+    const sources = this.languages.filter(({ targets }) => targets.length);
+    const detect = sources.length > 1 ? [[AUTO, "Detect"]] : [];
+    fillSelect(source, [...detect, ...sources.map(({ code }) => [code, this.nameOf(code)])], recall("source", AUTO));
     this.chooseLanguages();
     bySentence.checked = recall("by-sentence", true) === true;
     bySentence.addEventListener("change", () => {
@@ -118,7 +118,8 @@ class TranslatorPage {
 
   /** @param {Direction} pair */
   modelOf(pair) {
-    return this.models.find((one) => one.source === pair.source && one.target === pair.target);
+    return this.models.find(({ directions }) => directions.some((/** @type {Direction} */ one) =>
+      one.source === pair.source && one.target === pair.target));
   }
 
   /** The languages that can be translated into. @param {string} code */
@@ -228,10 +229,9 @@ class TranslatorPage {
   choose(number, result) {
     const { sentences } = this.panes;
     const one = sentences[number];
-    const known = { ...result, chosen: true };
-    this.session.learn(one.text, one.direction, known);
-    this.panes.show(sentences.map((other) => (other.text === one.text ? { ...other, known } : other)));
-    announce(known.text);
+    this.session.learn(one.text, one.direction, result);
+    this.panes.show(sentences.map((other) => (other.text === one.text ? { ...other, known: result } : other)));
+    announce(result.text);
   }
 
   /** Open the attention of a sentence in a new tab. @param {number} number */
@@ -240,9 +240,9 @@ class TranslatorPage {
     if (!one?.known) return;
     this.alternatives.close(false);
     const tab = window.open("about:blank"); // at once: browsers block windows that come later
-    const prefix = one.known.chosen ? one.known.text : "";
     try {
-      const { url } = await askJson("api/v1/look", { text: one.text, ...one.direction, prefix });
+      const { url } = await askJson("api/v1/look",
+        { text: one.text, ...one.direction, translation: one.known.text || undefined });
       const address = `${url.replace(/^\//, "")}#theme=${document.documentElement.dataset.theme}`;
       (tab ?? window).location.assign(new URL(address, document.baseURI));
     } catch (error) {

@@ -5,7 +5,7 @@
  * @typedef {{ source: number, target: number, weight: number }} Link
  * @typedef {{ start: number, end: number }} Span
  * @typedef {{ source: Span[], target: Span[], links: Link[] }} Alignment
- * @typedef {{ text: string, alignment: Alignment | null, chosen?: boolean }} Result
+ * @typedef {{ text: string, alignment: Alignment | null }} Result
  * @typedef {{ text: string, start: number, known: Result | null, direction: Direction }} Sentence
  * @typedef {{ source: string, target: string }} Direction
  * @typedef {{ code: string, name: string, targets: string[] }} Language
@@ -246,6 +246,7 @@ export class TranslationSession {
       if (other) return { source: target, target: other };
     }
     const found = ranked.find(({ language }) => targets(language).includes(target));
-    return { source: found?.language ?? this.server.languages[0].code, target };
+    const any = this.server.languages.find(({ targets: some }) => some.includes(target));
+    return { source: found?.language ?? any?.code ?? "", target };
   }
 }
