@@ -22,6 +22,7 @@ from typing import Any, Self
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from regard import allocation
 from regard.serving.app import create_app
 from regard.serving.context import ServerContext
 from regard.serving.engine import ServingEngine
@@ -163,6 +164,7 @@ def make_server(context: ServerContext, ready: Callable[[], None] = lambda: None
 def run_server(context: ServerContext, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT; `ready` is called when requests are answered."""
     _allow_many_files(2 * context.settings.max_connections)
+    allocation.keep_heap_small()
     server = make_server(context, ready)
     try:
         server.run(sockets=[listening])
