@@ -68,7 +68,7 @@ class TranslatorPage {
   start() {
     const { source, target, text, result, bySentence } = this;
     const sources = this.languages.filter(({ targets }) => targets.length);
-    const detect = sources.length > 1 ? [[AUTO, "Detect"]] : [];
+    const detect = sources.length > 1 ? [[AUTO, "Detect language"]] : [];
     fillSelect(source, [...detect, ...sources.map(({ code }) => [code, this.nameOf(code)])], recall("source", AUTO));
     this.chooseLanguages();
     bySentence.checked = recall("by-sentence", true) === true;
@@ -187,7 +187,7 @@ class TranslatorPage {
       this.useDirection(this.direction);
       this.setBusy(false);
     } else if (length > limit) {
-      this.setBusy(false);
+      this.setBusy(false, true);
       this.message.show(`The text is too long: at most ${limit.toLocaleString("en")} characters are allowed.`);
     } else this.timer = window.setTimeout(() => this.translate(), PAUSE);
   }
@@ -201,7 +201,7 @@ class TranslatorPage {
     try {
       await this.session.translate(value, this.chosenDirection(), this.bySentence.checked);
     } catch (error) {
-      this.setBusy(false);
+      this.setBusy(false, true);
       this.message.fail(error);
     }
   }
@@ -215,11 +215,12 @@ class TranslatorPage {
     if (complete) announce(this.panes.translation, 1000);
   }
 
-  /** @param {boolean} busy */
-  setBusy(busy) {
+  /** @param {boolean} busy @param {boolean} stale whether the translation that is shown is of another text */
+  setBusy(busy, stale = false) {
     byId("progress").hidden = !busy;
     this.result.setAttribute("aria-busy", String(busy));
-    const ready = this.panes.sentences.some(({ known }) => known);
+    this.result.classList.toggle("stale", stale);
+    const ready = !stale && this.panes.sentences.some(({ known }) => known);
     byId("empty").hidden = ready || Boolean(this.text.value.trim());
     const needed = { copy: ready, alternatives: ready, look: ready && Boolean(this.modelOf(this.direction)?.aligns) };
     for (const [id, on] of Object.entries(needed)) /** @type {HTMLButtonElement} */ (byId(id)).disabled = !on;

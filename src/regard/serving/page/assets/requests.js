@@ -32,7 +32,8 @@ export class RequestError extends Error {
     if (this.status === 0) return navigator.onLine ? "The server does not answer." : "You are offline.";
     if (this.status === 429) return "The server is busy.";
     if (this.status === 504) return "The server ran out of time. A shorter text may work.";
-    return this.message;
+    const reason = this.message.replace(/^Invalid request: /, "");
+    return reason.charAt(0).toUpperCase() + reason.slice(1);
   }
 }
 
