@@ -255,7 +255,7 @@ def find_direction(source: str, target: str,
                           _match(target, (pair.target for pair in directions)))
     if wanted not in directions:
         known = ", ".join(map(str, directions)) or "none"
-        raise ValueError(f"No model translates from {source!r:.40} to {target!r:.40}. There are: {known}.")
+        raise ValueError(f"No model translates from {source!r:.40} to {target!r:.40}. Available directions: {known}.")
     return directions[wanted]
 
 

@@ -216,7 +216,8 @@ def _choose(server: ServerContext, texts: Sequence[str], source: str, target: st
         if name is not None and len(directions) == 1:
             return next(iter(directions.values())), None
         if target is None:
-            raise ValueError(f"Invalid request: target is missing. There are: {', '.join(map(str, directions))}.")
+            raise ValueError(f"Invalid request: target is missing. Available directions: "
+                             f"{', '.join(map(str, directions))}.")
         if source == AUTO:
             source, share = catalog.identify_source("\n".join(texts), target, directions)
         return find_direction(source, target, directions), share
