@@ -496,8 +496,10 @@ def test_a_load_says_what_is_there():
     bench.turn(2)
     load = bench.core.load()
     assert (load.queued, load.running, load.rows, load.tokens, load.requests, load.steps) == (0, 3, 8, 0, 0, 4)
+    assert load.step_rows == 2 * (2 * 3 + 2)
     bench.finish()
     load = bench.core.load()
+    assert load.step_rows == load.steps // 2 * (2 * 3 + 2)  # two batches of equal length, of six and of two rows
     assert (load.running, load.rows, load.requests) == (0, 0, 2)
     assert load.tokens == sum(len(one.log_probabilities) for ticket in (beams, samples) for best in ticket.result(0)
                               for one in (best, *best.alternatives))

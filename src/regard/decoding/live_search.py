@@ -64,6 +64,8 @@ class LiveSearch(Generic[PromptT]):
     def __init__(self, model: GenerativeModel, prepare: Prepare[PromptT], capacity: int) -> None:
         self.prepare, self.capacity = prepare, capacity
         self.prompts = list[PromptT]()
+        self.step_rows = 0
+        """The number of rows of the last step."""
         self._model, self._is_packed = honour_hooks(model), False
         self._slots = list[tuple[PromptT, int]]()  # the prompt and the number of the sample
         self._found = dict[int, dict[int, Any]]()  # by the identity of the prompt and the number of the sample
@@ -88,6 +90,7 @@ class LiveSearch(Generic[PromptT]):
         """
         gone = {slot for slot, (prompt, _) in enumerate(self._slots) if prompt in leaving} | self._finished
         self._arrange(gone, joining, memory)
+        self.step_rows = self.rows
         if not self._slots:
             return LiveStep([], [])
         logits_RnV, self._state, cross = self._model.step(self._state, self._batch.tokens.unsqueeze(-1))

@@ -89,6 +89,8 @@ class EngineLoad(NamedTuple):
     seconds_busy: float
     steps: int
     """Steps of all batches."""
+    step_rows: int = 0
+    """Hypotheses of all these steps; divided by `steps` it is the mean size of a batch."""
 
 
 class Ticket:
@@ -174,7 +176,7 @@ class EngineCore:
         self.owners = dict[TextJob, tuple[Ticket, int]]()  # the request and the number of each text
         self.batches = list[EngineBatch]()
         self.queued, self.closed, self.stopped = 0, False, False
-        self.tokens, self.requests, self.steps, self.seconds_busy = 0, 0, 0, 0.0
+        self.tokens, self.requests, self.steps, self.step_rows, self.seconds_busy = 0, 0, 0, 0, 0.0
         self.recent_texts, self.recent_seconds = 0.0, 0.0
         self.contexts = dict[ServedTask, ExitStack]()
 
@@ -233,7 +235,7 @@ class EngineCore:
             batches, queued = [*self.batches], self.queued
         running = {id(row.job) for batch in batches for row in batch.rows}
         return EngineLoad(queued, len(running), sum(batch.live.rows for batch in batches), self.tokens, self.requests,
-                          self.seconds_busy, self.steps)
+                          self.seconds_busy, self.steps, self.step_rows)
 
     def close(self, drain: bool, timeout: float | None) -> None:
         """Take no more requests, wait for those that are active, cancel what is left, and end the thread."""
@@ -362,6 +364,7 @@ class EngineCore:
             self._isolate(batch, rows, error)
             return 0
         self.steps += 1
+        self.step_rows += batch.live.step_rows
         for row, invalid in failed:
             self._fail_row(row, invalid)
         for row in joining:
