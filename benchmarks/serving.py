@@ -214,7 +214,7 @@ def serve_alone(model: str) -> None:
     align = task.align if task.attends else None  # type: ignore[attr-defined]
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
         def do_POST(self) -> None:
             text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["q"]
