@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py                                       load, with the demo's model and a small one
     python benchmarks/serving.py --model FOLDER --seconds 20           with a model of your own
+    python benchmarks/serving.py --parts latency --seconds 60          one client, in turns with the plain call
     python benchmarks/serving.py --parts overload --seconds 60         ten times more clients than fit
     python benchmarks/serving.py --parts soak --seconds 600            mixed load, vanishing clients, bad input, SIGHUP
 
@@ -30,6 +31,7 @@ from collections import Counter
 from concurrent.futures import CancelledError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -44,6 +46,8 @@ from regard.tasks.placeholder_translation import translate_with_placeholders
 from regard.tasks.search import Beam, DecodingStrategy
 
 CLIENTS = (1, 8, 32, 128)
+ROUNDS = 20
+"""Turns of the plain call and of the server, of which medians are compared."""
 OURS, ALONE, CTRANSLATE2 = "regard serve", "one at a time", "CTranslate2"
 SMALL_VOCABULARY = 2000
 TEXTS = [pair.source for pair in phrasebook.pairs(400, seed=3, split="test")]
@@ -122,11 +126,11 @@ def translate_body(draw: random.Random) -> bytes:
     return json.dumps({"q": draw.choice(TEXTS), "source": "en", "target": "fr"}).encode()
 
 
-async def _run_clients(port: int, count: int, seconds: float, mixed: bool, patient: bool) -> Load:
+async def _run_clients(port: int, count: int, seconds: float, mixed: bool, patient: bool, seed: int) -> Load:
     load, end = Load(), time.perf_counter() + seconds
 
     async def work(number: int) -> None:
-        draw, client = random.Random(number), Client(port)
+        draw, client = random.Random(seed + number), Client(port)
         while time.perf_counter() < end:
             began, kind = time.perf_counter(), draw.random() if mixed else 1.0
             try:
@@ -156,9 +160,10 @@ async def _run_clients(port: int, count: int, seconds: float, mixed: bool, patie
     return load
 
 
-def run_clients(port: int, count: int, seconds: float, *, mixed: bool = False, patient: bool = False) -> Load:
+def run_clients(port: int, count: int, seconds: float, *, mixed: bool = False, patient: bool = False,
+                seed: int = 0) -> Load:
     """What clients see in some seconds."""
-    return asyncio.run(_run_clients(port, count, seconds, mixed, patient))
+    return asyncio.run(_run_clients(port, count, seconds, mixed, patient, seed))
 
 
 # Servers
@@ -209,7 +214,7 @@ def serve_alone(model: str) -> None:
     align = task.align if task.attends else None  # type: ignore[attr-defined]
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
         def do_POST(self) -> None:
             text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["q"]
@@ -312,14 +317,14 @@ def serve_ctranslate2(model: str) -> None:
 
 # What is measured
 
-def plain_call(model: str, seconds: float) -> Load:
+def plain_call(task: Any, seconds: float, seed: int = 0) -> Load:
     """`Translator.search`, one text after another."""
-    task, load, draw = regard.load(model), Load(), random.Random(0)
-    task.search([TEXTS[0]], Beam(beams=5))  # type: ignore[attr-defined]
+    load, draw = Load(), random.Random(seed)
+    task.search([TEXTS[0]], Beam(beams=5))
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
         before = time.perf_counter()
-        task.search([draw.choice(TEXTS)], Beam(beams=5))  # type: ignore[attr-defined]
+        task.search([draw.choice(TEXTS)], Beam(beams=5))
         load.seconds.append(time.perf_counter() - before)
     load.wall = time.perf_counter() - began
     return load
@@ -327,7 +332,7 @@ def plain_call(model: str, seconds: float) -> Load:
 
 def measure_load(model: str, seconds: float, kinds: list[str]) -> str:
     """Requests a second and waiting times for each number of clients and each server."""
-    rows = [plain_call(model, seconds).row("plain call", 1)]
+    rows = [plain_call(regard.load(model), seconds).row("plain call", 1)]
     for kind in kinds:
         try:
             started = start(kind, model)
@@ -344,51 +349,93 @@ def measure_load(model: str, seconds: float, kinds: list[str]) -> str:
     return table(["server", "clients", "requests/s", "p50 ms", "p95 ms", "p99 ms", "processor of the clients"], rows)
 
 
+def measure_latency(model: str, seconds: float) -> str:
+    """One client and the plain call in turns: on a machine with other work, only their ratio means something."""
+    task, each = regard.load(model), seconds / 2 / ROUNDS
+    with start(OURS, model) as server:
+        turns = list[tuple[Load, Load]]()
+        for turn in range(-1, ROUNDS):  # the first one warms up
+            found = plain_call(task, each, turn), run_clients(server.port, 1, each, seed=turn)
+            turns += [found] if turn >= 0 else []
+    ratios = sorted(ours.quantile(0.5) / plain.quantile(0.5) for plain, ours in turns)
+    rows = [[name, f"{median(load.quantile(0.5) for load in loads):.1f}"]
+            for name, loads in zip(("plain call", OURS), zip(*turns, strict=True), strict=True)]
+    quartiles = f"{ratios[ROUNDS // 4]:.2f}, {ratios[3 * ROUNDS // 4]:.2f}"
+    rows.append([f"ratio (quartiles {quartiles})", f"{median(ratios):.2f}"])
+    return table([f"one client, medians of {ROUNDS} turns", "p50 ms"], rows)
+
+
+class MemoryCurve:
+    """The memory of a server, sampled by a thread."""
+
+    def __init__(self, server: ServerProcess, seconds: float) -> None:
+        self.server, self.pause, self.sizes = server, max(0.5, seconds / 60), list[int]()
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self.stopped.wait(self.pause):
+            self.sizes.append(self.server.memory >> 20)
+
+    def __enter__(self) -> "MemoryCurve":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.stopped.set()
+        self.thread.join()
+
+    def rows(self) -> list[list[str]]:
+        """The medians of the ten parts of the time, and the highest."""
+        size = max(1, len(self.sizes) // 10)
+        parts = [median(self.sizes[first:first + size]) for first in range(0, len(self.sizes), size)]
+        return [["MiB in the course of time", " ".join(f"{one:.0f}" for one in parts)],
+                ["MiB at most", str(max(self.sizes, default=0))]]
+
+
 def measure_overload(model: str, seconds: float) -> str:
     """Ten times more clients than the queue holds, and what the server answers; then one client again."""
     with start(OURS, model, "--max-queue", "32", "--max-batch", "32") as server:
         before = run_clients(server.port, 1, min(5.0, seconds))
         run_clients(server.port, 320, min(5.0, seconds), patient=True)
-        memory = [server.memory]
-        load = run_clients(server.port, 320, seconds, patient=True)
-        memory.append(server.memory)
+        with MemoryCurve(server, seconds) as memory:
+            load = run_clients(server.port, 320, seconds, patient=True)
         after = run_clients(server.port, 1, min(5.0, seconds))
     rows = [["answers", ", ".join(f"{code}: {count:,}" for code, count in sorted(load.codes.items()))],
             ["p50, p95 ms of those with 200", f"{load.quantile(0.5):.0f}, {load.quantile(0.95):.0f}"],
-            ["memory before, after", ", ".join(f"{one / 2**20:.0f} MiB" for one in memory)],
+            *memory.rows(),
             ["p50 ms of one client before, after", f"{before.quantile(0.5):.0f}, {after.quantile(0.5):.0f}"]]
     return table(["320 clients, a queue of 32", ""], rows)
 
 
 def measure_soak(model: str, seconds: float) -> str:
     """Mixed load with clients that vanish, bad input and reloads."""
-    stop, memory = threading.Event(), list[int]()
+    stop, reloads = threading.Event(), 0
     with start(OURS, model) as server:
         def disturb() -> None:
+            nonlocal reloads
             while not stop.wait(max(2.0, seconds / 20)):
                 server.process.send_signal(signal.SIGHUP)
-                memory.append(server.memory)
+                reloads += 1
 
         run_clients(server.port, 32, min(10.0, seconds), mixed=True)
         thread = threading.Thread(target=disturb)
         thread.start()
-        load = run_clients(server.port, 32, seconds, mixed=True)
+        with MemoryCurve(server, seconds) as memory:
+            load = run_clients(server.port, 32, seconds, mixed=True)
         stop.set()
         thread.join()
-        memory.append(server.memory)
         after = run_clients(server.port, 1, 3.0)
-    lowest, highest = min(memory) / 2**20, max(memory) / 2**20
     rows = [["answers (0 is a lost connection)", ", ".join(f"{code}: {n:,}" for code, n in sorted(load.codes.items()))],
-            ["reloads", str(len(memory) - 1)],
-            ["memory first, last, lowest, highest", f"{memory[0] / 2**20:.0f}, {memory[-1] / 2**20:.0f}, {lowest:.0f}, "
-             f"{highest:.0f} MiB"], ["p50 ms of one client afterwards", f"{after.quantile(0.5):.0f}"]]
+            ["reloads", str(reloads)], *memory.rows(),
+            ["p50 ms of one client afterwards", f"{after.quantile(0.5):.0f}"]]
     return table([f"32 clients for {seconds:g} s", ""], rows)
 
 
 def main() -> None:
     """Measure what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=("load", "overload", "soak"), default=["load"])
+    parser.add_argument("--parts", nargs="+", choices=("load", "latency", "overload", "soak"), default=["load"])
     parser.add_argument("--model", action="append", help="a folder; by default the demo's model and a small one")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--servers", nargs="+", choices=(OURS, ALONE, CTRANSLATE2), default=[OURS, ALONE, CTRANSLATE2])
@@ -406,6 +453,7 @@ def main() -> None:
             for part in asked.parts:
                 print(f"\n{part}, {name}\n", flush=True)
                 measured = {"load": lambda path: measure_load(path, asked.seconds, asked.servers),
+                            "latency": lambda path: measure_latency(path, asked.seconds),
                             "overload": lambda path: measure_overload(path, asked.seconds),
                             "soak": lambda path: measure_soak(path, asked.seconds)}[part](model)
                 print(measured, flush=True)

@@ -1,5 +1,6 @@
 """Memory: estimates before anything is allocated, and errors of allocations that failed."""
 
+import os
 import subprocess
 import sys
 
@@ -89,3 +90,34 @@ def test_too_much_is_refused_and_the_check_can_be_turned_off(monkeypatch):
 def test_an_absurd_model_is_refused_before_it_is_built(changes):
     with pytest.raises(ValueError, match=r"parameters and needs about .*iB of memory"):
         regard.build("gpt-tiny", **changes)
+
+
+HEAP = """
+import os, sys
+from regard import allocation
+if sys.argv[1] == "small":
+    allocation.keep_heap_small()
+memory = lambda: int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+large = bytearray(30 << 20)
+del large                                       # from here on glibc takes blocks of this size from the heap
+before = memory()
+large = bytearray(20 << 20)
+after_it = [bytearray(5000) for _ in range(100)]  # so the end of the heap stays where it is
+del large
+kept = memory() - before
+allocation.return_free_memory()
+print(kept, memory() - before)
+"""
+
+
+@pytest.mark.skipif(allocation._glibc() is None or not sys.platform.startswith("linux"), reason="glibc")
+def test_large_blocks_are_returned_when_they_are_freed():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    kept, returned = {}, {}
+    for kind in ("large", "small"):
+        found = subprocess.run([sys.executable, "-c", HEAP, kind], capture_output=True, text=True, check=True,
+                               env=environment, timeout=60)
+        kept[kind], returned[kind] = map(int, found.stdout.split())
+    assert kept["large"] > 15 << 20
+    assert kept["small"] < 3 << 20
+    assert returned["large"] < 3 << 20

@@ -4,12 +4,15 @@
     check_fits("The model", 10**12)    a ValueError before anything is allocated
     is_out_of_memory(error)            whether an error of Python, NumPy, PyTorch or CUDA is a failed allocation
     describe(error, remedy)            one message for all of them: what was requested, what there is, what helps
+    keep_heap_small()                  large blocks go back to the system when they are freed
+    return_free_memory()               what is free goes back to the system now
 
 Linux promises more memory than it has, and kills a process that uses what it was promised. So what is known to be too
 large is refused before. If the estimate is wrong, the environment variable REGARD_CHECK_MEMORY=0 turns the check off.
 This module knows nothing of models. torch is not imported: an error of torch exists only where it is.
 """
 
+import ctypes
 import os
 import re
 import sys
@@ -22,6 +25,9 @@ CGROUPS = (("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"))
 """The limit of a container and what it uses, of both versions of cgroups."""
 UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
+LARGE_BLOCK = 4 << 20
+"""Bytes of a block that is not taken from the heap, after `keep_heap_small`."""
+_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _REQUESTED = re.compile(r"(?:allocate|requested) (?:about )?([0-9.,]+) ?(bytes|[KMGTPE]?i?B)\b")
 _MESSAGES = re.compile(r"can't allocate memory|out of memory|not enough memory|std::bad_alloc|ALLOC_FAILED"
                        r"|Unable to allocate|Cannot allocate memory|Storage size calculation overflowed", re.IGNORECASE)
@@ -122,3 +128,29 @@ def _address_space() -> int:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def keep_heap_small() -> None:
+    """Let glibc return every large block to the system when it is freed, for the rest of the process.
+
+    glibc takes large blocks from the system, but after the first ones were freed it takes blocks of up to 32 MiB from
+    the heap. Batches of changing sizes then leave gaps in it, and a process that runs for long takes more and more
+    memory. Elsewhere, and where the environment sets the threshold, nothing is changed.
+    """
+    libc = _glibc()
+    if libc is not None and not {"MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & {*os.environ}:
+        libc.mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+
+
+def return_free_memory() -> None:
+    """Return what is free in the heap to the system, if the C library is glibc. It takes some milliseconds."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    if os.name != "posix":
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None

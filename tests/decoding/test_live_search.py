@@ -167,7 +167,7 @@ def test_a_prompt_of_one_token_costs_no_step_of_its_own():
     live.step([Asked([1], 5, [1], 0)])
     live.step([Asked([2], 5, [1], 0), Asked([1], 5, [1], 0)])
     assert model.batches == [(1, 1), (3, 1)]
-    assert [token for _, token in live.last_tokens()] == [1, 1, 1]
+    assert [token for _, _, token in live.last_tokens()] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam", "samples"])

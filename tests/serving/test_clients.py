@@ -60,6 +60,11 @@ def test_openai(address):
     assert found.usage.completion_tokens == len(want.ids)
     parts = client.completions.create(model="writer", prompt="the dog", max_tokens=12, temperature=0, stream=True)
     assert "".join(part.choices[0].text for part in parts) == want.text
+    asked = {"model": "writer", "prompt": "the dog", "max_tokens": 12, "seed": 2, "n": 2}
+    texts = ["", ""]
+    for part in client.completions.create(**asked, stream=True):
+        texts[part.choices[0].index] += part.choices[0].text
+    assert texts == [one.text for one in client.completions.create(**asked).choices]
     with pytest.raises(module.NotFoundError):
         client.completions.create(model="other", prompt="a")
     with pytest.raises(module.BadRequestError, match="/v1/completions"):

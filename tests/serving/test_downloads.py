@@ -7,9 +7,7 @@ import pytest
 import texting
 from served import catalog
 
-from regard.data.languages import LanguagePair
 from regard.serving.files import KEEP_SECONDS, DownloadStore, download_name
-from regard.serving.models import ModelCatalog, parse_model
 from regard.serving.requests import HttpError
 
 
@@ -62,6 +60,16 @@ def test_all_files_together_are_bounded(store):
     assert len({*tokens}) == 10
 
 
+def test_pages_give_way_to_what_is_new(store):
+    token, _ = put(store, 40)
+    pages = [put(store, 30, once=False) for _ in range(4)]
+    assert [store.take(page) is not None for page, _ in pages] == [False, False, True, True]
+    assert [path.exists() for _, path in pages] == [False, False, True, True]
+    put(store, 60)
+    assert store.take(token, keep=True)
+    assert [store.take(page) for page, _ in pages] == [None] * 4
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_only_this_user_can_enter_the_folder(store):
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
@@ -76,34 +84,6 @@ def test_the_name_of_a_download(name, want):
 
 
 # Models
-
-def test_arguments_name_folders_and_directions(tmp_path):
-    assert parse_model("models/a") == ("models/a", None)
-    assert parse_model("en-fr=models/a") == ("models/a", LanguagePair("en", "fr"))
-    assert parse_model("pt-BR-en=m") == ("m", LanguagePair("pt-BR", "en"))
-    (tmp_path / "a=b").mkdir()
-    assert parse_model(str(tmp_path / "a=b")) == (str(tmp_path / "a=b"), None)
-    for wrong in ("en-fr=", "english=m", "en=m"):
-        with pytest.raises(ValueError, match="MODEL"):
-            parse_model(wrong)
-
-
-def test_directions_are_found_by_language(monkeypatch):
-    models = catalog(completers=False)
-    try:
-        assert [models.route(*pair).name for pair in (("en", "fr"), ("fr", "en"), ("EN_us", "fr-CA"))] == [
-            "one", "two", "one"]
-        for pair in (("en", "en"), ("fr", "fr"), ("de", "fr"), ("", "fr")):
-            with pytest.raises(ValueError, match="en-fr, fr-en"):
-                models.route(*pair)
-        assert models.route("", "", "two").name == "two"
-        assert models.identify_source("le chien voit la maison", "fr")[0] == "en"  # nothing else goes to French
-        same = models.models[0]
-        both = ModelCatalog([same, models.models[1]])
-        assert both.directions[LanguagePair("en", "fr")] is same
-    finally:
-        models.close()
-
 
 def test_the_inspector_shares_weights_and_no_modules():
     models = catalog(completers=False)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import defaultdict
 from concurrent.futures import CancelledError
 
 import ending
@@ -336,14 +337,17 @@ def test_weights_that_are_not_numbers():
 # ---- streaming -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", [GREEDY, Sampling(seed=3), Sampling(seed=4, max_length=9)], ids=str)
+@pytest.mark.parametrize("strategy", [GREEDY, Sampling(seed=3), Sampling(seed=4, max_length=9),
+                                      Sampling(num_samples=3, seed=5)], ids=str)
 @pytest.mark.parametrize("prefix", ["", "Le chat"])
 def test_text_so_far_only_grows_and_has_whole_characters(strategy, prefix):
-    bench, heard = Bench(), {0: [], 1: []}
+    bench, heard = Bench(), defaultdict(list)
     ticket = bench.submit(TEXTS[:2], strategy, on_text=lambda number, text: heard[number].append(text), prefix=prefix)
     bench.submit(TEXTS[3:5], strategy)
     bench.finish()
-    for number, result in enumerate(ticket.result(0)):
+    results = [one for best in ticket.result(0) for one in (best, *best.alternatives)]
+    assert len(results) == 2 * strategy.rows_per_text
+    for number, result in enumerate(results):
         assert heard[number][-1:] == ([result.text] if result.text else [])
         for text, longer in zip(heard[number], heard[number][1:], strict=False):
             assert longer.startswith(text)
@@ -492,8 +496,10 @@ def test_a_load_says_what_is_there():
     bench.turn(2)
     load = bench.core.load()
     assert (load.queued, load.running, load.rows, load.tokens, load.requests, load.steps) == (0, 3, 8, 0, 0, 4)
+    assert load.step_rows == 2 * (2 * 3 + 2)
     bench.finish()
     load = bench.core.load()
+    assert load.step_rows == load.steps // 2 * (2 * 3 + 2)  # two batches of equal length, of six and of two rows
     assert (load.running, load.rows, load.requests) == (0, 0, 2)
     assert load.tokens == sum(len(one.log_probabilities) for ticket in (beams, samples) for best in ticket.result(0)
                               for one in (best, *best.alternatives))

@@ -110,7 +110,8 @@ def test_metrics_and_logs_have_numbers_and_no_texts(keyed):
     assert (tables[0]["characters"], tables[0]["key"], tables[0]["model"]) == (len(SECRET), "alice", "one")
     for name in ('regard_http_requests_total{code="404",route="other"} 1.0', "regard_queued_texts{",
                  'regard_queue_seconds_count{model="one"}', 'regard_first_token_seconds_count{model="one"}',
-                 "regard_generated_tokens_total", "regard_batch_rows", "regard_http_requests_in_flight 1.0",
+                 "regard_generated_tokens_total", "regard_engine_rows_total", "regard_batch_rows",
+                 "regard_http_requests_in_flight 1.0",
                  'regard_model_info{device="cpu",model="one"', "regard_http_request_seconds_bucket"):
         assert name in text
     assert "alice" not in text

@@ -1,6 +1,7 @@
 """Our own routes against the plain calls: n-best, scores, alignment, glossary, prefix, sampling, traces, the page."""
 
 import base64
+import json
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ from served import ask
 
 from regard.tasks.placeholder_translation import translate_with_placeholders
 from regard.tasks.search import Beam, Sampling
-from regard.tasks.traces import trace_generated
+from regard.tasks.traces import trace_forced, trace_generated
 
 TEXT = "the dog sees a cat."
 RAW = {"text": TEXT, "source": "en", "target": "fr", "keep_placeholders": False, "max_length": 12}
@@ -99,6 +100,32 @@ def test_the_attention_page_has_its_own_policy_and_no_network(address):
     assert ask(address, url).status == 200
     assert ask(address, "/look/other").status == 404
     assert ask(address, url.replace("/look/", "/download_file/") + "/x").status == 404
+
+
+def shown_trace(address, **fields):
+    """The trace of a page of attention."""
+    found = ask(address, "/api/v1/look", {"text": TEXT, "source": "en", "target": "fr", **fields})
+    assert found.status == 200, found.body
+    page = ask(address, found.json["url"]).body.decode()
+    [trace] = json.loads(re.search(r'<script type="application/json" id="page">(.*?)</script>', page)[1])["traces"]
+    return trace
+
+
+def test_the_attention_page_shows_exactly_the_translation_that_was_chosen(address):
+    task = texting.translator()
+    [best] = task.search([TEXT], Beam(beams=5, nbest=5))
+    results = {one.text: one for one in reversed([best, *best.alternatives])}  # of equal texts the best
+    other = "le chien"  # no result of the search, so it is read as it is
+    for text, want in (*((text, trace_generated(task, TEXT, one)) for text, one in results.items()),
+                       (other, trace_forced(task, TEXT, other))):
+        trace = shown_trace(address, translation=text)
+        assert trace["sides"]["target"]["tokens"] == list(want.sides["target"].tokens)
+        for table, one in zip(trace["attentions"], want.attentions, strict=True):
+            values = np.frombuffer(base64.b64decode(table["data"]["values"]), "<f4")
+            assert values == pytest.approx(one.look.weights().numpy().ravel(), abs=1e-5)
+    wrong = ask(address, "/api/v1/look", {"text": TEXT, "source": "en", "target": "fr", "translation": other,
+                                          "choice": 1})
+    assert (wrong.status, "choice" in wrong.json["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(("fields", "said"), [

@@ -62,7 +62,10 @@ def test_log_probabilities(address):
     assert "".join(logs["tokens"]) == want.text
 
 
-@pytest.mark.parametrize("fields", [{}, {"temperature": 1.0, "seed": 3}, {"prompt": [PROMPT, "a cat"]}])
+@pytest.mark.parametrize("fields", [
+    {}, {"temperature": 1.0, "seed": 3}, {"prompt": [PROMPT, "a cat"]}, {"echo": True},
+    {"temperature": 1.0, "seed": 3, "n": 3, "prompt": [PROMPT, "a cat"], "max_tokens": 20, "stop": "e"},
+])
 def test_a_stream_joins_to_the_whole(address, fields):
     events, whole = stream(address, **fields), complete(address, **fields)["choices"]
     for choice in whole:
@@ -70,9 +73,11 @@ def test_a_stream_joins_to_the_whole(address, fields):
         assert "".join(one["text"] for one in parts) == choice["text"]
         assert [one["finish_reason"] for one in parts if one["finish_reason"]] == [choice["finish_reason"]]
     assert len({one["id"] for one in events}) == 1
-    usage = stream(address, stream_options={"include_usage": True})[-1]
-    assert usage["choices"] == []
-    assert usage["usage"] == complete(address)["usage"]
+    assert {one["choices"][0]["index"] for one in events} == {*range(len(whole))}
+    for more in ({}, {"n": 2, "temperature": 1.0, "seed": 1}):
+        usage = stream(address, stream_options={"include_usage": True}, **more)[-1]
+        assert usage["choices"] == []
+        assert usage["usage"] == complete(address, **more)["usage"]
 
 
 def test_a_stop_ends_the_text_and_is_not_part_of_it(address):
@@ -87,7 +92,7 @@ def test_a_stop_ends_the_text_and_is_not_part_of_it(address):
 
 @pytest.mark.parametrize(("fields", "status", "param"), [
     ({"model": "one"}, 404, "model"), ({"prompt": [1, 2]}, 400, "prompt.str"), ({"prompt": []}, 400, "prompt"),
-    ({"n": 2}, 400, "n"), ({"stream": True, "temperature": 1, "n": 2}, 400, "stream"), ({"suffix": "x"}, 400, "suffix"),
+    ({"n": 2}, 400, "n"), ({"stream": True, "logprobs": 1}, 400, "logprobs"), ({"suffix": "x"}, 400, "suffix"),
     ({"frequency_penalty": 1}, 400, "frequency_penalty"), ({"best_of": 3}, 400, "best_of"),
     ({"stop": ["a"] * 5}, 400, "stop"), ({"stop": ""}, 400, "stop"), ({"temperature": 3}, 400, "temperature"),
     ({"max_tokens": -1}, 400, "max_tokens"), ({"prompt": "x" * 3000}, 400, "prompt"), ({"prompt": ""}, 400, None),

@@ -94,6 +94,8 @@ def test_lines_and_sentences_keep_their_places(chromium, address):
         page.locator("#by-sentence").uncheck()
         whole = expected(address, f"{parts[0]} {parts[1]}")["text"]
         assert settled(page) == f"{whole}\n\n{third}"
+        heights = page.evaluate("() => [...document.querySelectorAll('#result p')].map((one) => one.clientHeight)")
+        assert heights[1] == heights[2] > 10  # an empty line is as high as any other
 
 
 def test_what_is_known_is_not_asked_for_again(chromium, address):
@@ -261,6 +263,31 @@ def test_the_language_is_detected_and_the_direction_turned(chromium, address):
         assert page.locator("#target").input_value() == "en"
 
 
+def test_a_model_for_several_languages(chromium, address):
+    """One source with two targets: nothing is detected, a language that is only a target is no source."""
+    with browser_visits.visiting(chromium, f"{address}/") as visit:
+        page, asked = visit.page, []
+        page.route("**/languages", lambda route: route.fulfill(json=[
+            {"code": "fr", "name": "French", "targets": []}, {"code": "en", "name": "English", "targets": ["fr", "de"]},
+            {"code": "de", "name": "German", "targets": []}]))
+        pairs = [{"source": "en", "target": code} for code in ("fr", "de")]
+        page.route("**/api/v1/models", lambda route: route.fulfill(json=[
+            {"name": "many", "task": "translation", "source": None, "target": None, "directions": pairs,
+             "aligns": True}]))
+        page.route(TRANSLATE, lambda route: (asked.append(json.loads(route.request.post_data)),
+                                             fulfilled(route, *("Hund" for _ in texts_of(route)))))
+        page.goto(visit.address)
+        page.wait_for_selector("#translator:not([hidden])")
+        assert page.locator("#source option").all_text_contents() == ["English"]
+        assert page.locator("#target option").all_text_contents() == ["French", "German"]
+        page.select_option("#target", "de")
+        assert write(page, "dog") == "Hund"
+        assert [(one["source"], one["target"], one["align"]) for one in asked] == [("en", "de", True)]
+        assert page.locator("#model").text_content() == "Model many"
+        assert page.locator("#look").is_enabled()
+        assert page.locator("#swap").is_disabled()
+
+
 def test_languages_are_swapped_with_the_texts(chromium, address):
     with visited(chromium, address) as page:
         found = write(page, "the dog")
@@ -372,6 +399,14 @@ def test_a_busy_server_is_asked_again(chromium, address):
         assert len(answers) == 2
 
 
+def is_stale(page):
+    """Whether what is shown is the translation of another text: pale, and not to be copied."""
+    found = page.evaluate("""() => [document.querySelector('#result').classList.contains('stale'),
+        ...['copy', 'alternatives', 'look'].map((id) => document.getElementById(id).disabled)]""")
+    assert len({*found}) == 1, found
+    return found[0]
+
+
 @pytest.mark.parametrize(("status", "body", "words"), [
     (504, {"error": "The request took longer than the server allows."}, "shorter"),
     (400, {"error": f"Invalid: {HOSTILE}"}, HOSTILE),
@@ -380,17 +415,20 @@ def test_a_busy_server_is_asked_again(chromium, address):
 ])
 def test_an_error_is_told(chromium, address, status, body, words):
     with failing(chromium, address) as page:
+        write(page, "the cat sleeps")
         page.route(TRANSLATE, lambda route: route.abort() if status is None else route.fulfill(
             status=status, body=body if isinstance(body, str) else json.dumps(body)))
         page.locator("#text").fill("dog")
         page.wait_for_selector("#message:not([hidden])")
         assert words in page.locator("#message-text").text_content()
+        assert is_stale(page)
         assert page.locator("#retry").is_visible() == (status != 400)
         page.unroute(TRANSLATE)
         if status != 400:
             page.locator("#retry").click()
             assert settled(page) == expected(address, "dog")["text"]
             assert page.locator("#message").is_hidden()
+            assert not is_stale(page)
 
 
 def test_offline_is_told_and_the_text_translated_when_online_again(chromium, address):

@@ -88,7 +88,7 @@ def test_sigterm_finishes_what_is_in_flight_and_sighup_loads_the_model_again(fol
     other, writer = save_translator(tmp_path / "other", "fr", "en"), save_completer(tmp_path / "writer")
     server, answers = Process(folder, f"de-en={other}", writer), []
     codes = [(one["code"], one["targets"]) for one in ask(server.address, "/languages").json]
-    assert codes == [("en", ["fr"]), ("de", ["en"])]
+    assert codes == [("en", ["fr"]), ("fr", []), ("de", ["en"])]
     assert [one["id"] for one in ask(server.address, "/v1/models").json["data"]] == ["writer"]
     text = ask(server.address, "/translate", FIELDS).json["translatedText"]
     stop = threading.Event()

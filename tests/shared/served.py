@@ -34,7 +34,7 @@ def catalog(make_engine=ServingEngine, completers=True):
     tasks = [("one", texting.translator(), LanguagePair("en", "fr")),
              ("two", texting.translator(), LanguagePair("fr", "en"))]
     tasks += [("writer", texting.completer(), None)] if completers else []
-    models = [ServedModel(name, ModelArgument(name, pair), task, pair, None, _inspector(task))
+    models = [ServedModel(name, ModelArgument(name, pair), task, (pair,) if pair else (), None, _inspector(task))
               for name, task, pair in tasks]
     for model in models:
         model.engine = make_engine(_inspector(model.task))  # a model of its own: two engines share one otherwise

@@ -72,5 +72,5 @@ def catalog():
     """en-fr; fr-en with the same model, which cannot know that language; and an untrained language model "writer"."""
     tasks = [("one", translator(), LanguagePair("en", "fr")), ("two", translator(), LanguagePair("fr", "en")),
              ("writer", texting.completer(), None)]
-    return ModelCatalog([ServedModel(name, ModelArgument(name, pair), task, pair, ServingEngine(_inspector(task)),
-                                     _inspector(task)) for name, task, pair in tasks])
+    return ModelCatalog([ServedModel(name, ModelArgument(name, pair), task, (pair,) if pair else (),
+                                     ServingEngine(_inspector(task)), _inspector(task)) for name, task, pair in tasks])

@@ -155,6 +155,29 @@ def test_a_translation_of_somebody_else(name):
         assert same.written.log_probabilities == pytest.approx(found.log_probabilities, abs=1e-5)
 
 
+def test_a_result_is_chosen_by_its_text():
+    task = texting.translator()
+    best = task.translate(TEXT, beams=4, nbest=4)
+    texts = [best.text, *(one.text for one in best.alternatives)]
+    assert len({*texts}) > 1
+    for number in map(texts.index, {*texts}):
+        trace = traces.trace_translation(task, TEXT, beams=4, translation=f" {texts[number]}\n")
+        want = traces.trace_translation(task, TEXT, beams=4, choice=number)
+        assert trace.sides["target"] == want.sides["target"]
+        assert len(trace.search.nodes) == len(want.search.nodes)
+    other = traces.trace_translation(task, TEXT, beams=4, translation="le grand chat dort.")
+    assert other.sides["target"] == traces.trace_forced(task, TEXT, "le grand chat dort.").sides["target"]
+    assert other.search is None
+
+
+def test_a_translation_that_is_too_long_is_refused():
+    task = texting.translator("learned")
+    with pytest.raises(ValueError, match="`translation`"):
+        traces.trace_forced(task, "a", "le chat " * 200)
+    with pytest.raises(ValueError, match="`text`"):
+        traces.trace_forced(task, "the cat " * 200, "le chat")
+
+
 def test_where_words_are_found_is_told():
     task = texting.translator()
     task.aligned_by = AlignmentConfig(layer=-1, head=1, offset=1)

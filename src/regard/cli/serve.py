@@ -38,17 +38,17 @@ PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "pyt
 def serve(
     models: Annotated[list[str] | None, typer.Argument(
         metavar="MODEL", show_default=False,
-        help="Folders of trained models. en-fr=FOLDER gives the languages of a model whose folder does not say "
-        "them.")] = None,
+        help="Folders of trained models. en-fr=FOLDER names the languages of a model whose folder does not, or one of "
+        "the directions of a model for several languages.")] = None,
     key_file: Annotated[str | None, typer.Option(
         "--key-file", metavar="FILE", rich_help_panel=DATA_PANEL, show_default="no key is needed",
-        help="API keys, hashed: a line for each, as --make-key prints it.")] = None,
+        help="File of API keys, hashed: one line per key, as --make-key prints it.")] = None,
     make_key: Annotated[str | None, typer.Option(
         "--make-key", metavar="NAME", rich_help_panel=DATA_PANEL, show_default=False,
-        help="Print the line of a new API key for the key file, and the key itself on stderr; then exit.")] = None,
+        help="Make an API key: print its line for the key file, and the key itself on stderr. Then exit.")] = None,
     host: Annotated[str, typer.Option(
         "--host", metavar="ADDRESS", rich_help_panel=NETWORK_PANEL,
-        help="Address to listen on; 0.0.0.0 is all of this machine.")] = "127.0.0.1",
+        help="Address to listen on. 0.0.0.0 lets other machines connect.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(
         "-p", "--port", metavar="N", min=0, max=65535, rich_help_panel=NETWORK_PANEL,
         help="Port; 0 is any free one.")] = 5000,
@@ -61,10 +61,10 @@ def serve(
         "several.")] = None,
     rate_limit: Annotated[int | None, typer.Option(
         "--rate-limit", metavar="N", min=1, rich_help_panel=LIMITS_PANEL, show_default="unlimited",
-        help="Requests a minute for each key; without keys, for each address.")] = None,
+        help="Maximum requests per minute for each key or, without keys, for each client address.")] = None,
     max_queue: Annotated[int, typer.Option(
         "--max-queue", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
-        help="Texts that may wait for each model; further requests are answered 429.")] = 512,
+        help="Maximum number of texts that wait for a model; further requests are answered 429.")] = 512,
     timeout: Annotated[float, typer.Option(
         "--timeout", metavar="SECONDS", min=0.001, rich_help_panel=LIMITS_PANEL,
         help="Time limit of a request (504 after it); a file may take ten times as long.")] = 60.0,
@@ -73,21 +73,22 @@ def serve(
         help="Time that requests in flight get after SIGTERM.")] = 30.0,
     max_characters: Annotated[int, typer.Option(
         "--max-characters", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
-        help="Characters of all texts of a request.")] = 10_000,
+        help="Maximum number of characters in a request, all texts together.")] = 10_000,
     max_batch: Annotated[int, typer.Option(
-        "--max-batch", metavar="N", min=1, rich_help_panel=LIMITS_PANEL, help="Texts of a request.")] = 128,
+        "--max-batch", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
+        help="Maximum number of texts in a request.")] = 128,
     max_file_size: Annotated[int, typer.Option(
-        "--max-file-size", metavar="BYTES", min=1, rich_help_panel=LIMITS_PANEL,
-        help="Bytes of a file.")] = 10 << 20,
+        "--max-file-size", metavar="BYTES", min=1, rich_help_panel=LIMITS_PANEL, show_default="10485760, 10 MiB",
+        help="Maximum size of a file.")] = 10 << 20,
     device: DeviceOption = AUTO_DEVICE,
     threads: Annotated[int | None, typer.Option(
         "--threads", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="all cores",
-        help="CPU threads of the models.")] = None,
+        help="CPU threads that compute.")] = None,
     log: Annotated[str, typer.Option(
         "--log", metavar="NAME", rich_help_panel=OUTPUT_PANEL, autocompletion=complete_names("text", "json"),
         help="Log on stderr: text, or json (an object on each line). It has no texts, addresses or keys.")] = "text",
 ) -> None:
-    """Serve models over HTTP: a web page, LibreTranslate's and OpenAI's interfaces.
+    """Serve models over HTTP: a web page, and the interfaces of LibreTranslate and OpenAI.
 
     Translators answer /translate, /detect, /languages and /translate_file; language models /v1/completions. /docs lists
     all routes, /metrics has numbers for Prometheus. Only this machine can connect unless --host says otherwise. SIGTERM
@@ -101,7 +102,7 @@ def serve(
             _print_key(make_key)
             return
         if not models:
-            fail("Name at least one model: regard serve MODEL")
+            fail("No MODEL was given. Name the folder of a trained model: regard serve MODEL")
         from regard.serving.settings import ServerSettings
 
         settings = ServerSettings(
@@ -135,6 +136,8 @@ def _serve(models: list[str], settings: "ServerSettings") -> None:
 
     with listening:
         set_up_logging(settings.log)
+        if settings.log == "text":
+            say(f"Loading {', '.join(models)} ...")
         context = ServerContext(settings, load_catalog(models, settings))
         run_server(context, listening, lambda: _say_ready(context, socket_address(listening)))
 
@@ -143,6 +146,8 @@ def _say_ready(context: "ServerContext", address: str) -> None:
     """Log what is served and where."""
     from regard.serving.metrics import LOGGER
 
-    served = [str(model.pair) if model.pair else model.name for model in context.catalog.models]
+    served = [name for model in context.catalog.models for name in [*map(str, model.pairs)] or [model.name]]
     LOGGER.info("serving", extra={"address": address, "models": ", ".join(served), "device": context.settings.device,
                                   "keys": context.keys is not None})
+    if context.settings.log == "text":
+        say(f"Open {address}/ in a browser. Ctrl+C stops the server.")

@@ -51,6 +51,8 @@ class GpuLiveSearch(Generic[PromptT]):
     def __init__(self, model: Any, prepare: Prepare[PromptT], capacity: int, cache: GraphCache | None = None) -> None:
         self.model, self.prepare, self.capacity = model, prepare, capacity
         self.prompts = list[PromptT]()
+        self.step_rows = 0
+        """The number of hypotheses of the last step."""
         self._cache = graph_cache(model) if cache is None else cache
         self._slots = list[PromptT | None]()
         self._joined = dict[int, int]()  # the number of the launch in which the prompt of each slot joined
@@ -64,7 +66,7 @@ class GpuLiveSearch(Generic[PromptT]):
         """The number of hypotheses."""
         return len(self.prompts) * (0 if self._search is None else self._search.width)
 
-    def last_tokens(self) -> Iterator[tuple[PromptT, int]]:
+    def last_tokens(self) -> Iterator[tuple[PromptT, int, int]]:
         """None: the tokens so far stay on the device."""
         return iter(())
 
@@ -78,6 +80,7 @@ class GpuLiveSearch(Generic[PromptT]):
             self._leave([slot for slot, prompt in enumerate(self._slots) if prompt is not None and prompt in leaving])
             new = self._join(joining, memory) if joining else None
             found: LiveStep[PromptT] = LiveStep([], [])
+            self.step_rows = self.rows
             if self.prompts:
                 self._launch(new)
                 found = self._collect()

@@ -64,6 +64,8 @@ class LiveSearch(Generic[PromptT]):
     def __init__(self, model: GenerativeModel, prepare: Prepare[PromptT], capacity: int) -> None:
         self.prepare, self.capacity = prepare, capacity
         self.prompts = list[PromptT]()
+        self.step_rows = 0
+        """The number of rows of the last step."""
         self._model, self._is_packed = honour_hooks(model), False
         self._slots = list[tuple[PromptT, int]]()  # the prompt and the number of the sample
         self._found = dict[int, dict[int, Any]]()  # by the identity of the prompt and the number of the sample
@@ -88,6 +90,7 @@ class LiveSearch(Generic[PromptT]):
         """
         gone = {slot for slot, (prompt, _) in enumerate(self._slots) if prompt in leaving} | self._finished
         self._arrange(gone, joining, memory)
+        self.step_rows = self.rows
         if not self._slots:
             return LiveStep([], [])
         logits_RnV, self._state, cross = self._model.step(self._state, self._batch.tokens.unsqueeze(-1))
@@ -95,12 +98,15 @@ class LiveSearch(Generic[PromptT]):
         failed = self._advance(logits_RnV[:, -1], weights)
         return LiveStep(self._collect(), failed)
 
-    def last_tokens(self) -> Iterator[tuple[PromptT, int]]:
-        """The token that each prompt that is still running took last, in a search of one hypothesis for each."""
+    def last_tokens(self) -> Iterator[tuple[PromptT, int, int]]:
+        """The last token of every sample that is still running: its prompt, its number and the token.
+
+        For a search of one hypothesis for each sample, such as greedy search, which has one sample.
+        """
         if self._slots:
             for slot, (owner, token) in enumerate(zip(self._slots, self._batch.tokens.tolist(), strict=True)):
                 if slot not in self._finished:
-                    yield owner[0], token
+                    yield *owner, token
 
     def _advance(self, logits: Tensor, cross: Tensor | None) -> list[tuple[PromptT, InvalidLogitsError]]:
         """One step of the search, without prompts for which the model gave NaN."""

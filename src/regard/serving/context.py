@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from starlette.requests import Request
 
+from regard import allocation
 from regard.serving.files import DownloadStore
 from regard.serving.jobs import JobContext
 from regard.serving.keys import ApiKeys, RateLimiter, bearer_token
@@ -77,10 +78,16 @@ class ServerContext:
             self._reloading = False
 
     async def sweep(self) -> None:
-        """Remove expired downloads now and then, until cancelled."""
+        """Remove expired downloads now and then, and after work return free memory, until cancelled."""
+        returned = 0
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.downloads.sweep()
+            loads = [model.engine.load for model in self.catalog.models]
+            answered = sum(load.requests for load in loads)
+            if answered != returned and not any(load.queued or load.running for load in loads):
+                returned = answered
+                await asyncio.get_running_loop().run_in_executor(None, allocation.return_free_memory)
 
     def close(self) -> None:
         """Stop threads and engines, and remove all downloads."""

@@ -89,6 +89,8 @@ class EngineLoad(NamedTuple):
     seconds_busy: float
     steps: int
     """Steps of all batches."""
+    step_rows: int = 0
+    """Hypotheses of all these steps; divided by `steps` it is the mean size of a batch."""
 
 
 class Ticket:
@@ -174,7 +176,7 @@ class EngineCore:
         self.owners = dict[TextJob, tuple[Ticket, int]]()  # the request and the number of each text
         self.batches = list[EngineBatch]()
         self.queued, self.closed, self.stopped = 0, False, False
-        self.tokens, self.requests, self.steps, self.seconds_busy = 0, 0, 0, 0.0
+        self.tokens, self.requests, self.steps, self.step_rows, self.seconds_busy = 0, 0, 0, 0, 0.0
         self.recent_texts, self.recent_seconds = 0.0, 0.0
         self.contexts = dict[ServedTask, ExitStack]()
 
@@ -233,7 +235,7 @@ class EngineCore:
             batches, queued = [*self.batches], self.queued
         running = {id(row.job) for batch in batches for row in batch.rows}
         return EngineLoad(queued, len(running), sum(batch.live.rows for batch in batches), self.tokens, self.requests,
-                          self.seconds_busy, self.steps)
+                          self.seconds_busy, self.steps, self.step_rows)
 
     def close(self, drain: bool, timeout: float | None) -> None:
         """Take no more requests, wait for those that are active, cancel what is left, and end the thread."""
@@ -362,6 +364,7 @@ class EngineCore:
             self._isolate(batch, rows, error)
             return 0
         self.steps += 1
+        self.step_rows += batch.live.step_rows
         for row, invalid in failed:
             self._fail_row(row, invalid)
         for row in joining:
@@ -380,11 +383,11 @@ class EngineCore:
         owners = {id(row): self._owner(row) for row in batch.live.prompts}
         if not any(ticket is not None and ticket.on_text is not None for ticket, _ in owners.values()):
             return
-        for row, token in batch.live.last_tokens():
+        for row, sample, token in batch.live.last_tokens():
             ticket, number = owners[id(row)]
             if ticket is not None and ticket.on_text is not None:
-                row.written.append(token)
-                self._show(ticket, number, row.job.settled_text(row))
+                row.written.setdefault(sample, []).append(token)
+                self._show(ticket, number * row.samples + sample, row.job.settled_text(row, sample))
 
     def _show(self, ticket: Ticket, number: int, text: str) -> None:
         if ticket.on_text is None or len(text) <= len(ticket.shown.get(number, "")):
@@ -415,7 +418,8 @@ class EngineCore:
                     self.queue.appendleft(ticket)
         if job.result is None:
             return 0
-        self._show(ticket, number, job.result.text)
+        for sample, one in enumerate((job.result, *job.result.alternatives) if ticket.on_text is not None else ()):
+            self._show(ticket, number * row.samples + sample, one.text)
         self.tokens += job.generated
         ticket.tokens += job.generated
         ticket.left -= 1
@@ -518,18 +522,17 @@ class ServingEngine:
             glossary: terms that must appear, for beam search.
             to: the target language, for a model with several.
             deadline: the time limit of the request in seconds from now, after which it fails with a `DeadlineError`.
-            on_text: a function of the number of a text and its translation so far, for greedy search or one sample.
-                It is called in the thread of the engine, with whole characters only, and must return soon.
+            on_text: a function of a number and a text so far, for greedy search or sampling. With n samples for each
+                text, sample s of text t has the number t·n + s. It is called in the thread of the engine, with whole
+                characters only, and must return soon.
         """
         if self._process != os.getpid():
             raise RuntimeError("This engine belongs to the process that made it. Make one in every process.")
         self._core.check_room(1)  # before any work for the request
         served = self._core.served
-        jobs = served.jobs(texts, strategy, prefix=prefix, glossary=glossary)
-        if to is not None and to != served.target_lang:
-            raise checks.wrong("to", f"{served.target_lang!r}, the target language of the model, or None", repr(to))
+        jobs = served.jobs(texts, strategy, prefix=prefix, glossary=glossary, to=to)
         if on_text is not None and (glossary is not None or not can_stream(strategy)):
-            raise checks.wrong("on_text", "left out, unless the search is greedy or one sample, without a glossary",
+            raise checks.wrong("on_text", "left out, unless the search is greedy or samples, without a glossary",
                                "given", "Other searches may still change their first token at the end.")
         return self._core.submit(jobs, deadline, on_text)
 

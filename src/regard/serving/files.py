@@ -23,14 +23,14 @@ from typing import NamedTuple, cast
 from regard.data.sources.formats import FORMATS, format_of
 from regard.data.sources.text import DataError, Location
 from regard.serving.engine import QueueFullError
-from regard.serving.models import ServedModel
+from regard.serving.models import ServedDirection
 from regard.serving.requests import HttpError
 from regard.tasks.alignment import Alignment
 from regard.tasks.documents import TextDocument
 from regard.tasks.placeholder_translation import PlaceholderTranslation, translate_with_placeholders
 from regard.tasks.search import Beam, DecodingStrategy
 from regard.tasks.task import isolate_errors
-from regard.tasks.translator import Translation, Translator
+from regard.tasks.translator import Translation
 
 KEEP_SECONDS = 600.0
 MAX_DOWNLOADS = 1000
@@ -75,10 +75,16 @@ class DownloadStore:
         return self.folder / f"{secrets.token_urlsafe(24)}{suffix}"
 
     def add(self, path: Path, name: str, media_type: str = "application/octet-stream", *, once: bool = True) -> str:
-        """Keep a file, and return the token under which it can be taken; an HttpError if there is no room."""
+        """Keep a file, and return the token under which it can be taken; an HttpError if there is no room.
+
+        Pages, which can be made again, give way to what is new, the oldest first.
+        """
         with self._lock:
             self._remove_expired()
             size = path.stat().st_size
+            pages = [token for token, one in self._files.items() if not one.once]
+            while pages and (self.size + size > self.limit or len(self._files) >= MAX_DOWNLOADS):
+                self._files.pop(pages.pop(0)).path.unlink(missing_ok=True)
             if self.size + size > self.limit or len(self._files) >= MAX_DOWNLOADS:
                 path.unlink(missing_ok=True)
                 raise HttpError(429, "Too many files wait to be downloaded. Try again later.", retry_after=60)
@@ -147,10 +153,10 @@ def check_expansion(path: Path, limit: int) -> None:
 class FileTranslation:
     """The translation of an uploaded file, in a thread of its own. `cancel` ends it at the next block."""
 
-    def __init__(self, model: ServedModel, path: Path, output: Path, *, deadline: float, max_bytes: int,
-                 sides: tuple[str, str]) -> None:
-        self.model, self.path, self.output, self.deadline, self.max_bytes = model, path, output, deadline, max_bytes
-        self.sides = sides
+    def __init__(self, direction: ServedDirection, path: Path, output: Path, *, deadline: float,
+                 max_bytes: int) -> None:
+        self.direction, self.path, self.output = direction, path, output
+        self.deadline, self.max_bytes = deadline, max_bytes
         self.strategy: DecodingStrategy = Beam(beams=5)
         self.cancelled = threading.Event()
         self.entries = self.failed = self.characters = 0
@@ -162,7 +168,7 @@ class FileTranslation:
     def run(self) -> None:
         """Write the translated file; an HttpError says what is wrong with the upload."""
         kind = format_of(str(self.path), None)
-        source, target = self.sides if kind == "tmx" else (None, None)
+        source, target = self.direction.pair if kind == "tmx" else (None, None)
         document = TextDocument(str(self.path), source=source, target=target)
         try:
             check_expansion(self.path, self.max_bytes * EXPANSION)
@@ -183,7 +189,7 @@ class FileTranslation:
         return isolate_errors(texts, self._translate_texts)
 
     def _translate_texts(self, texts: list[str]) -> list[PlaceholderTranslation]:
-        return translate_with_placeholders(texts, self._search, self._align if self.model.attends else None)
+        return translate_with_placeholders(texts, self._search, self._align if self.direction.model.attends else None)
 
     def _search(self, texts: list[str]) -> list[Translation]:
         """Wait for the engine; files wait also where the queue is full."""
@@ -194,17 +200,15 @@ class FileTranslation:
             if self.cancelled.is_set():
                 raise HttpError(499, "The client closed the connection.")
             try:
-                ticket = self.model.engine.submit(texts, self.strategy, deadline=left)
+                ticket = self.direction.model.engine.submit(texts, self.strategy, to=self.direction.to, deadline=left)
             except QueueFullError as error:
                 self.cancelled.wait(min(error.retry_after, left, 2.0))
                 continue
             return cast(list[Translation], ticket.result(left + 1))
 
     def _align(self, texts: list[str], found: list[Translation]) -> list[Alignment]:
-        with self.model.lock:
-            inspector = self.model.inspector
-            assert isinstance(inspector, Translator)
-            return inspector.align(texts, found)
+        with self.direction.model.lock:
+            return self.direction.inspector().align(texts, found)
 
     # What `regard.tasks.documents` tells about the progress
 

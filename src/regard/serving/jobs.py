@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from regard import allocation
 from regard.serving.engine import DeadlineError, QueueFullError, Ticket
-from regard.serving.models import ServedModel
+from regard.serving.models import ServedDirection, ServedModel
 from regard.serving.requests import CLIENT_CLOSED, HttpError, RequestFacts
 from regard.tasks.alignment import Alignment
 from regard.tasks.markup import HtmlText
@@ -30,7 +30,7 @@ from regard.tasks.placeholder_translation import (
     placeholder_steps,
 )
 from regard.tasks.search import Beam, DecodingStrategy
-from regard.tasks.translator import GlossaryLike, Translator
+from regard.tasks.translator import GlossaryLike
 
 BEAMS = 5
 """The beam size of translations, as of `regard translate`."""
@@ -123,25 +123,26 @@ def engine_errors() -> Iterator[None]:
 
 
 def submit(model: ServedModel, job: JobContext, texts: Sequence[str], strategy: DecodingStrategy, *,
-           prefix: str | Sequence[str] = "", glossary: GlossaryLike | None = None,
+           prefix: str | Sequence[str] = "", glossary: GlossaryLike | None = None, to: str | None = None,
            on_text: Callable[[int, str], None] | None = None) -> Ticket:
     """Submit texts to the engine of a model; an HttpError if it refuses them."""
     job.facts.model = model.name
     with engine_errors():
         if job.seconds_left <= 0:
             raise DeadlineError
-        return model.engine.submit(texts, strategy, prefix=prefix, glossary=glossary, deadline=job.seconds_left,
+        return model.engine.submit(texts, strategy, prefix=prefix, glossary=glossary, to=to, deadline=job.seconds_left,
                                    on_text=on_text)
 
 
 async def search(model: ServedModel, job: JobContext, texts: Sequence[str], strategy: DecodingStrategy, *,
-                 prefix: str | Sequence[str] = "", glossary: GlossaryLike | None = None) -> list[Any]:
+                 prefix: str | Sequence[str] = "", glossary: GlossaryLike | None = None,
+                 to: str | None = None) -> list[Any]:
     """What the model generates for each text, as `Translator.search` and `Completer.search` do."""
     results = list[Any]()
     for start in range(0, len(texts), MAX_SUBMITTED):
         part = slice(start, start + MAX_SUBMITTED)
         ticket = submit(model, job, texts[part], strategy, prefix=prefix if isinstance(prefix, str) else prefix[part],
-                        glossary=glossary)
+                        glossary=glossary, to=to)
         results += await finished(ticket, job)
     return results
 
@@ -153,13 +154,12 @@ async def in_thread(job: JobContext, work: Callable[[], ResultT]) -> ResultT:
         return await asyncio.wait_for(loop.run_in_executor(job.pool, work), max(0.001, job.seconds_left))
 
 
-async def align_texts(model: ServedModel, job: JobContext, texts: Sequence[str],
+async def align_texts(direction: ServedDirection, job: JobContext, texts: Sequence[str],
                       translations: Sequence[Any]) -> list[Alignment]:
     """The word alignment of each text with its translation: a result of the search, or a text."""
     def work() -> list[Alignment]:
-        with model.lock:
-            inspector = model.inspector
-            assert isinstance(inspector, Translator)
+        with direction.model.lock:
+            inspector = direction.inspector()
             if all(isinstance(one, str) for one in translations):
                 return [inspector.aligned(text, one) for text, one in zip(texts, translations, strict=True)]
             return inspector.align(list(texts), list(translations))
@@ -178,13 +178,13 @@ class TranslationOrder:
     """Whether the texts are HTML."""
 
 
-async def translate_texts(model: ServedModel, job: JobContext, texts: Sequence[str],
+async def translate_texts(direction: ServedDirection, job: JobContext, texts: Sequence[str],
                           order: TranslationOrder) -> list[PlaceholderTranslation]:
     """The translation of each text, line by line, with all placeholders and tags of the source."""
     if not order.html:
-        return await _translate_plain(model, job, texts, order)
+        return await _translate_plain(direction, job, texts, order)
     pages = [HtmlText.of(text) for text in texts]
-    found = iter(await _translate_plain(model, job, [text for page in pages for text in page.texts], order))
+    found = iter(await _translate_plain(direction, job, [text for page in pages for text in page.texts], order))
     results = []
     for page in pages:
         parts = [next(found) for _ in page.texts]
@@ -196,16 +196,17 @@ async def translate_texts(model: ServedModel, job: JobContext, texts: Sequence[s
     return results
 
 
-async def _translate_plain(model: ServedModel, job: JobContext, texts: Sequence[str],
+async def _translate_plain(direction: ServedDirection, job: JobContext, texts: Sequence[str],
                            order: TranslationOrder) -> list[PlaceholderTranslation]:
-    steps = placeholder_steps(texts, aligned=model.attends, inner=bool(order.prefix))
+    steps = placeholder_steps(texts, aligned=direction.model.attends, inner=bool(order.prefix))
     strategy = order.strategy
     try:
         step = next(steps)
         while True:
             prefix = "" if step.inner else order.prefix
-            found = await search(model, job, step.texts, strategy, prefix=prefix, glossary=order.glossary)
-            alignments = await align_texts(model, job, step.texts, found) if step.align else ()
+            found = await search(direction.model, job, step.texts, strategy, prefix=prefix, glossary=order.glossary,
+                                 to=direction.to)
+            alignments = await align_texts(direction, job, step.texts, found) if step.align else ()
             step = steps.send(StepResult(found, alignments))
             if isinstance(strategy, Beam):  # only lines that were translated whole have alternatives
                 strategy = replace(strategy, nbest=1)

@@ -24,7 +24,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from regard.serving.context import MAX_UPLOADS, ServerContext
 from regard.serving.files import FILE_FORMATS, FileTranslation, download_name, upload_suffix
 from regard.serving.jobs import BEAMS, JobContext, TranslationOrder, engine_errors, translate_texts, unless_gone
-from regard.serving.models import AUTO, ServedModel
+from regard.serving.models import AUTO, ServedDirection
 from regard.serving.openapi import body_schema, error_responses, json_response
 from regard.serving.requests import HttpError, check_texts, facts_of, read_fields, validate
 from regard.tasks.placeholder_translation import PlaceholderTranslation
@@ -178,7 +178,7 @@ def _detected(language: str, share: float) -> dict[str, Any]:
     return {"confidence": round(100 * share), "language": language}
 
 
-def _route(server: ServerContext, source: str, target: str) -> ServedModel:
+def _route(server: ServerContext, source: str, target: str) -> ServedDirection:
     with engine_errors():
         return server.catalog.route(source, target)
 
@@ -186,12 +186,12 @@ def _route(server: ServerContext, source: str, target: str) -> ServedModel:
 def _frontend_settings(server: ServerContext) -> dict[str, Any]:
     settings, pair = server.settings, server.catalog.default_pair()
     source, target = pair or ("", "")
+    detects = len(server.catalog.sources) > 1
     return {
         "apiKeys": server.keys is not None, "keyRequired": server.keys is not None, "suggestions": False,
         "charLimit": settings.max_characters, "batchLimit": settings.max_batch, "fileSizeLimit": settings.max_file_size,
         "filesTranslation": pair is not None, "frontendTimeout": 300, "supportedFilesFormat": FILE_FORMATS,
-        "language": {"source": {"code": AUTO if len(server.catalog.languages) > 1 else source,
-                                "name": "Auto Detect" if len(server.catalog.languages) > 1 else source},
+        "language": {"source": {"code": AUTO if detects else source, "name": "Auto Detect" if detects else source},
                      "target": {"code": target, "name": target}},
     }
 
@@ -211,18 +211,17 @@ async def _translate_file(server: ServerContext, request: Request, fields: dict[
         head = await loop.run_in_executor(None, _copy_upload, upload, path)
         if source == AUTO:
             source = server.catalog.identify_source(head, fields["target"])[0]
-        model = _route(server, source, fields["target"])
-        facts.model, facts.texts = model.name, 1
-        assert model.pair is not None
+        direction = _route(server, source, fields["target"])
+        facts.model, facts.texts = direction.model.name, 1
         job = server.job(request, FILE_TIME)
-        work = FileTranslation(model, path, server.downloads.new_path(suffix), deadline=job.deadline,
-                               max_bytes=server.settings.max_file_size, sides=model.pair)
+        work = FileTranslation(direction, path, server.downloads.new_path(suffix), deadline=job.deadline,
+                               max_bytes=server.settings.max_file_size)
         try:
             await unless_gone(request, _in_pool(server, work))
         finally:
             work.cancel()
         facts.texts, facts.characters = work.entries, work.characters
-        name = download_name(upload.filename, model.pair.target)
+        name = download_name(upload.filename, direction.pair.target)
         token = server.downloads.add(work.output, name)
     finally:
         path.unlink(missing_ok=True)

@@ -4,12 +4,12 @@
     regard_http_requests_in_flight                 regard_http_refused_connections_total
     regard_queue_seconds{model}                    regard_first_token_seconds{model}
     regard_queued_texts, regard_running_texts, regard_batch_rows{model}
-    regard_generated_tokens_total, regard_engine_requests_total, regard_engine_steps_total,
+    regard_generated_tokens_total, regard_engine_requests_total, regard_engine_steps_total, regard_engine_rows_total,
     regard_engine_busy_seconds_total{model}
     regard_model_info{model, source, target, parameters, device, version}
 
 A route is the path as the server knows it ("/translate"); any other path is "other". The mean number of rows in a batch
-is the rate of tokens divided by the rate of steps.
+is the rate of `regard_engine_rows_total` divided by that of `regard_engine_steps_total`.
 """
 
 import json
@@ -24,7 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from regard._version import __version__
-from regard.serving.models import ModelCatalog, ServedModel
+from regard.serving.models import ModelCatalog
 from regard.serving.requests import RequestFacts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -85,6 +85,7 @@ class _EngineCollector(Collector):
         for name, text, key in (("regard_generated_tokens", "Generated tokens.", "tokens"),
                                 ("regard_engine_requests", "Requests that the engine has finished.", "requests"),
                                 ("regard_engine_steps", "Steps of the model.", "steps"),
+                                ("regard_engine_rows", "Rows of all steps of the model.", "step_rows"),
                                 ("regard_engine_busy_seconds", "Seconds in which the model ran.", "seconds_busy")):
             counter = CounterMetricFamily(name, text, labels=["model"])
             for model, load in loads:
@@ -93,13 +94,10 @@ class _EngineCollector(Collector):
         info = GaugeMetricFamily("regard_model_info", "The models that are served; the value is 1.",
                                  labels=["model", "source", "target", "parameters", "device", "version"])
         for model, _ in loads:
-            info.add_metric(_model_labels(model, self.catalog.device), 1)
+            more = (str(model.parameters), self.catalog.device, __version__)
+            for pair in model.pairs or (("", ""),):
+                info.add_metric([model.name, *pair, *more], 1)
         yield info
-
-
-def _model_labels(model: ServedModel, device: str) -> list[str]:
-    source, target = model.pair or ("", "")
-    return [model.name, source, target, str(model.parameters), device, __version__]
 
 
 # The log

@@ -6,14 +6,14 @@
 
 Every model has an engine (`regard.serving.engine`), which runs its searches in a thread, and a second set of modules
 with the same weights for alignments and traces (`ServedModel.inspector`). Those record attention, and so must not share
-modules with a running search.
+modules with a running search. A model for several languages serves all directions that it was trained on.
 """
 
 import copy
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -57,8 +57,8 @@ class ServedModel:
     name: str
     argument: ModelArgument
     task: Translator | Completer
-    pair: LanguagePair | None
-    """The direction of a translator; None for a language model."""
+    pairs: tuple[LanguagePair, ...]
+    """The directions of a translator; none for a language model."""
     engine: ServingEngine
     inspector: Translator | Completer
     """The same task with modules of its own and the same weights; used by one thread at a time, under `lock`."""
@@ -75,6 +75,25 @@ class ServedModel:
         return isinstance(self.task, Translator) and self.task.attends
 
 
+class ServedDirection(NamedTuple):
+    """One of the directions that a model translates."""
+
+    model: ServedModel
+    pair: LanguagePair
+
+    @property
+    def to(self) -> str | None:
+        """The target language as `Translator.into` takes it: None for a model that has only one."""
+        task = self.model.task
+        return self.pair.target if isinstance(task, Translator) and task.target_languages else None
+
+    def inspector(self) -> Translator:
+        """The translator for alignments and traces; used under the lock of the model."""
+        found = self.model.inspector
+        assert isinstance(found, Translator)
+        return found.into(self.to)
+
+
 class ModelCatalog:
     """The models of a server, by direction and by name."""
 
@@ -89,19 +108,19 @@ class ModelCatalog:
         """Load the models and start their engines; a ValueError says what is wrong with a folder."""
         models = list[ServedModel]()
         for argument in arguments:
-            task, pair = _load_task(argument, device)
+            task, pairs = _load_task(argument, device)
             name = _unused_name(os.path.basename(os.path.realpath(argument.folder)) or "model",
                                 [one.name for one in models])
             inspector = _inspector(task)  # before the engine changes modules
-            models.append(ServedModel(name, argument, task, pair, make_engine(task), inspector))
+            models.append(ServedModel(name, argument, task, pairs, make_engine(task), inspector))
         return cls(models, device)
 
     def _index(self) -> None:
         """Tables for routing; the first model of a direction serves it."""
-        directions = dict[LanguagePair, ServedModel]()
+        directions = dict[LanguagePair, ServedDirection]()
         for model in self.models:
-            if model.pair is not None:
-                directions.setdefault(model.pair, model)
+            for pair in model.pairs:
+                directions.setdefault(pair, ServedDirection(model, pair))
         self.directions = directions
         self.completers = {model.name: model for model in self.models if isinstance(model.task, Completer)}
         self.codes = list(dict.fromkeys(code for pair in self.directions for code in pair))
@@ -109,26 +128,25 @@ class ModelCatalog:
 
     @property
     def languages(self) -> list[dict[str, Any]]:
-        """Every source language with its name and the languages that it can be translated into."""
-        sources = dict.fromkeys(pair.source for pair in self.directions)
-        return [{"code": source, "name": language_name(source),
-                 "targets": [pair.target for pair in self.directions if pair.source == source]} for source in sources]
+        """Every language with its name and the languages that it can be translated into, which may be none."""
+        return [{"code": code, "name": language_name(code),
+                 "targets": [pair.target for pair in self.directions if pair.source == code]} for code in self.codes]
 
-    def route(self, source: str, target: str, name: str | None = None) -> ServedModel:
-        """The model of a direction, or the one of this name; a ValueError lists what there is."""
-        if name is not None:
-            for model in self.models:
-                if model.name == name and model.pair is not None:
-                    return model
-            raise checks.wrong("model", "one of " + ", ".join(sorted(one.name for one in self.directions.values())),
-                               f"{name!r:.80}")
-        wanted = LanguagePair(_match(source, (pair.source for pair in self.directions)),
-                              _match(target, (pair.target for pair in self.directions)))
-        if wanted not in self.directions:
-            served = ", ".join(map(str, self.directions)) or "none"
-            raise ValueError(f"No model translates from {source!r:.40} to {target!r:.40}. This server translates: "
-                             f"{served}.")
-        return self.directions[wanted]
+    @property
+    def sources(self) -> list[str]:
+        """The codes of the languages that are translated."""
+        return list(dict.fromkeys(pair.source for pair in self.directions))
+
+    def route(self, source: str, target: str) -> ServedDirection:
+        """The model of a direction; a ValueError lists those that are served."""
+        return find_direction(source, target, self.directions)
+
+    def directions_of(self, name: str) -> dict[LanguagePair, ServedDirection]:
+        """The directions of the model of this name; a ValueError lists the names that there are."""
+        translators = {model.name: model for model in self.models if model.pairs}
+        if name not in translators:
+            raise checks.wrong("model", f"one of {', '.join(translators)}", f"{name!r:.80}")
+        return {pair: ServedDirection(translators[name], pair) for pair in translators[name].pairs}
 
     def default_pair(self) -> LanguagePair | None:
         """The direction of the first translator."""
@@ -144,12 +162,14 @@ class ModelCatalog:
             shares[code] /= sum(other.partition("-")[0] == code.partition("-")[0] for other in self.codes)
         return sorted(shares.items(), key=lambda item: -item[1])
 
-    def identify_source(self, text: str, target: str) -> tuple[str, float]:
-        """The most probable language that can be translated into the target."""
-        goal = _match(target, (pair.target for pair in self.directions))
+    def identify_source(self, text: str, target: str,
+                        among: Mapping[LanguagePair, ServedDirection] | None = None) -> tuple[str, float]:
+        """The most probable language that can be translated into the target, by default by any model."""
+        directions = self.directions if among is None else among
+        goal = _match(target, (pair.target for pair in directions))
         ranked = self.identify(text)
         for code, share in ranked:
-            if LanguagePair(code, goal) in self.directions:
+            if LanguagePair(code, goal) in directions:
                 return code, share
         return (ranked[0] if ranked else ("en", 0.0))
 
@@ -161,7 +181,7 @@ class ModelCatalog:
         problems = []
         for model in self.models:
             try:
-                task, pair = _load_task(model.argument, self.device)
+                task, pairs = _load_task(model.argument, self.device)
                 if type(task) is not type(model.task):
                     raise ValueError(f"{model.argument.folder}: The model is now of another kind. Restart the server.")
             except (ValueError, OSError) as error:
@@ -170,7 +190,7 @@ class ModelCatalog:
             inspector = _inspector(task)
             model.engine.replace(task)
             with model.lock:
-                model.task, model.pair, model.inspector = task, pair, inspector
+                model.task, model.pairs, model.inspector = task, pairs, inspector
         self._index()
         return problems
 
@@ -180,8 +200,8 @@ class ModelCatalog:
             model.engine.close(drain=drain, timeout=timeout)
 
 
-def _load_task(argument: ModelArgument, device: str) -> tuple[Translator | Completer, LanguagePair | None]:
-    """The task of a folder and its direction; one `search` warms it up, so that the first request is not slow."""
+def _load_task(argument: ModelArgument, device: str) -> tuple[Translator | Completer, tuple[LanguagePair, ...]]:
+    """The task of a folder and its directions; one `search` warms it up, so that the first request is not slow."""
     task = load(argument.folder, device=device)
     if not isinstance(task, Translator | Completer):
         raise ValueError(f"{argument.folder}: Only translators and language models are served; this is a "
@@ -191,15 +211,26 @@ def _load_task(argument: ModelArgument, device: str) -> tuple[Translator | Compl
     if isinstance(task, Completer):
         if argument.pair is not None:
             raise ValueError(f"{argument.folder}: A language model has no direction: leave out {argument.pair}=.")
-        return task, None
-    pair = argument.pair
-    if pair is None:
-        if task.source_lang is None or task.target_lang is None:
-            raise ValueError(f"{argument.folder}: The folder does not say its languages. Name them: "
-                             f"regard serve en-fr={argument.folder}")
-        pair = LanguagePair(task.source_lang, task.target_lang)
-    task.search(["."], Beam(beams=2, max_length=4))
-    return task, pair
+        return task, ()
+    pairs = _pairs(task, argument)
+    try:
+        chosen = task.into(pairs[0].target if task.target_languages else None)
+    except ValueError as error:  # a direction that the user named, and the model does not have
+        raise ValueError(f"{argument.folder}: {error}") from None
+    chosen.search(["."], Beam(beams=2, max_length=4))
+    return task, pairs
+
+
+def _pairs(task: Translator, argument: ModelArgument) -> tuple[LanguagePair, ...]:
+    """The directions of a translator: the one that the user named, or those that its folder tells."""
+    if argument.pair is not None:
+        return (argument.pair,)
+    if task.directions:
+        return task.directions
+    if task.source_lang is None or task.target_lang is None:
+        raise ValueError(f"{argument.folder}: The folder does not say its languages. Name them: "
+                         f"regard serve en-fr={argument.folder}")
+    return (LanguagePair(task.source_lang, task.target_lang),)
 
 
 def _inspector(task: Translator | Completer) -> Translator | Completer:
@@ -215,6 +246,17 @@ def _unused_name(name: str, taken: Iterable[str]) -> str:
     names = {*taken}
     return next(one for one in [name, *(f"{name}-{number}" for number in range(2, len(names) + 3))]
                 if one not in names)
+
+
+def find_direction(source: str, target: str,
+                    directions: Mapping[LanguagePair, ServedDirection]) -> ServedDirection:
+    """The direction that a client means; a ValueError lists those that there are."""
+    wanted = LanguagePair(_match(source, (pair.source for pair in directions)),
+                          _match(target, (pair.target for pair in directions)))
+    if wanted not in directions:
+        known = ", ".join(map(str, directions)) or "none"
+        raise ValueError(f"No model translates from {source!r:.40} to {target!r:.40}. Available directions: {known}.")
+    return directions[wanted]
 
 
 def _match(given: str, known: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ from regard.serving.jobs import (
     translate_texts,
     unless_gone,
 )
-from regard.serving.models import AUTO, ServedModel
+from regard.serving.models import AUTO, ServedDirection, ServedModel, find_direction
 from regard.serving.openapi import body_schema, error_responses, json_response
 from regard.serving.requests import HttpError, check_texts, facts_of, read_object, validate
 from regard.tasks.alignment import Alignment
@@ -40,7 +40,7 @@ from regard.tasks.glossary import Glossary
 from regard.tasks.placeholders import split_lines
 from regard.tasks.search import Beam, DecodingStrategy, Sampling
 from regard.tasks.traces import trace_generated, trace_translation
-from regard.tasks.translator import Translation, Translator
+from regard.tasks.translator import Translation
 
 MAX_BEAMS = 64
 MAX_TERMS = 1000
@@ -112,6 +112,8 @@ class LookFields(BaseModel):
     prefix: str = ""
     beams: int = Field(BEAMS, ge=1, le=MAX_BEAMS)
     choice: int = Field(0, ge=0, lt=MAX_BEAMS, description="The rank of the translation that is shown; 0 is the best.")
+    translation: str | None = Field(None, min_length=1, description="The translation that is shown, instead of a "
+                                    "choice: a result of the search, or any other text.")
 
 
 class NativeTranslation(BaseModel):
@@ -154,9 +156,13 @@ def add_routes(app: FastAPI, server: ServerContext) -> None:
     async def look(request: Request) -> Response:
         server.authorize(request)
         given = validate(LookFields, await read_object(request))
-        check_texts([given.text, given.prefix], server.settings, facts_of(request), "text")
-        if len(given.text) + len(given.prefix) > MAX_TRACED_CHARACTERS:
+        texts = [given.text, given.prefix, given.translation or ""]
+        check_texts(texts, server.settings, facts_of(request), "text")
+        if max(map(len, texts)) > MAX_TRACED_CHARACTERS:
             raise HttpError(400, f"Invalid request: text has more than {MAX_TRACED_CHARACTERS:,} characters.")
+        if given.translation is not None and (given.choice or given.prefix):
+            raise HttpError(400, "Invalid request: translation is the whole text that is shown: leave out choice and "
+                            "prefix.")
         return JSONResponse({"url": await unless_gone(request, _look(server, server.job(request), given))})
 
     @app.get("/look/{token}", include_in_schema=False)
@@ -176,9 +182,10 @@ def add_routes(app: FastAPI, server: ServerContext) -> None:
 
 
 def _model_table(model: ServedModel) -> dict[str, Any]:
-    source, target = model.pair or (None, None)
-    return {"name": model.name, "task": "translation" if model.pair else "completion", "source": source,
-            "target": target, "parameters": model.parameters, "aligns": model.attends}
+    source, target = model.pairs[0] if len(model.pairs) == 1 else (None, None)
+    return {"name": model.name, "task": "translation" if model.pairs else "completion", "source": source,
+            "target": target, "directions": [pair._asdict() for pair in model.pairs], "parameters": model.parameters,
+            "aligns": model.attends}
 
 
 def _check_extras(given: NativeTranslateFields, max_characters: int) -> None:
@@ -201,23 +208,25 @@ def _check_extras(given: NativeTranslateFields, max_characters: int) -> None:
 
 
 def _choose(server: ServerContext, texts: Sequence[str], source: str, target: str | None,
-            name: str | None) -> tuple[ServedModel, float | None]:
-    """The model for texts, and how sure its source language is if it was identified, from all texts together."""
+            name: str | None) -> tuple[ServedDirection, float | None]:
+    """The direction of texts, and how sure its source language is if it was identified, from all texts together."""
+    catalog, share = server.catalog, None
     with engine_errors():
-        if name is not None:
-            return server.catalog.route("", "", name), None
+        directions = catalog.directions if name is None else catalog.directions_of(name)
+        if name is not None and len(directions) == 1:
+            return next(iter(directions.values())), None
         if target is None:
-            raise ValueError("Invalid request: target is missing.")
+            raise ValueError(f"Invalid request: target is missing. Available directions: "
+                             f"{', '.join(map(str, directions))}.")
         if source == AUTO:
-            code, share = server.catalog.identify_source("\n".join(texts), target)
-            return server.catalog.route(code, target), share
-        return server.catalog.route(source, target), None
+            source, share = catalog.identify_source("\n".join(texts), target, directions)
+        return find_direction(source, target, directions), share
 
 
 async def _translate(server: ServerContext, job: JobContext, given: NativeTranslateFields,
                      texts: Sequence[str]) -> dict[str, Any]:
-    model, share = _choose(server, texts, given.source, given.target, given.model)
-    assert model.pair is not None
+    direction, share = _choose(server, texts, given.source, given.target, given.model)
+    model, pair = direction
     if given.align and not model.attends:
         raise HttpError(400, "Invalid request: align needs a model with cross-attention, but this model has none.")
     with engine_errors():
@@ -225,28 +234,28 @@ async def _translate(server: ServerContext, job: JobContext, given: NativeTransl
         glossary = None if given.glossary is None else Glossary(given.glossary)
     if given.keep_placeholders:
         order = TranslationOrder(strategy, given.prefix, glossary, given.format == "html")
-        tables = await _translate_kept(model, job, texts, order, given)
+        tables = await _translate_kept(direction, job, texts, order, given)
     else:
-        tables = await _translate_raw(model, job, texts, strategy, glossary, given)
-    table = {"model": model.name, "source": model.pair.source, "target": model.pair.target, "translations": tables}
+        tables = await _translate_raw(direction, job, texts, strategy, glossary, given)
+    table = {"model": model.name, "source": pair.source, "target": pair.target, "translations": tables}
     return table if share is None else {**table, "confidence": share}
 
 
-async def _translate_kept(model: ServedModel, job: JobContext, texts: Sequence[str], order: TranslationOrder,
+async def _translate_kept(direction: ServedDirection, job: JobContext, texts: Sequence[str], order: TranslationOrder,
                           given: NativeTranslateFields) -> list[dict[str, Any]]:
     """Translations with placeholders; an alignment joins those of the lines."""
-    found = await translate_texts(model, job, texts, order)
+    found = await translate_texts(direction, job, texts, order)
     tables: list[dict[str, Any]] = [{"text": one.text, "score": one.score, "cut": one.cut, "strategy": one.strategy,
                                      "alternatives": [{"text": other} for other in one.alternatives[:given.nbest - 1]]}
                                     for one in found]
     if given.align:
         for text, table in zip(texts, tables, strict=True):
             for one in (table, *table["alternatives"]):
-                one["alignment"] = await _align_lines(model, job, text, one["text"])
+                one["alignment"] = await _align_lines(direction, job, text, one["text"])
     return tables
 
 
-async def _align_lines(model: ServedModel, job: JobContext, text: str, translation: str) -> dict[str, Any]:
+async def _align_lines(direction: ServedDirection, job: JobContext, text: str, translation: str) -> dict[str, Any]:
     """The alignment of a text of several lines; positions count in the whole texts."""
     sources, targets = split_lines(text), split_lines(translation)
     table: dict[str, Any] = {"source": [], "target": [], "links": []}
@@ -254,7 +263,7 @@ async def _align_lines(model: ServedModel, job: JobContext, text: str, translati
         return table
     pairs = [(source, target) for source, target in zip(sources[::2], targets[::2], strict=True)
              if not is_blank(source) and not is_blank(target)]
-    alignments = iter(await align_texts(model, job, [one for one, _ in pairs], [one for _, one in pairs]))
+    alignments = iter(await align_texts(direction, job, [one for one, _ in pairs], [one for _, one in pairs]))
     places = [0, 0]
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if number % 2 == 0 and not is_blank(source) and not is_blank(target):
@@ -280,15 +289,16 @@ def _extend_alignment(table: dict[str, Any], alignment: Alignment, lines: Sequen
                        for link in one["links"] if link["source"] in sources and link["target"] in targets]
 
 
-async def _translate_raw(model: ServedModel, job: JobContext, texts: Sequence[str], strategy: DecodingStrategy,
+async def _translate_raw(direction: ServedDirection, job: JobContext, texts: Sequence[str], strategy: DecodingStrategy,
                          glossary: Glossary | None, given: NativeTranslateFields) -> list[dict[str, Any]]:
     """What the model generates, with everything that was asked for."""
-    found: list[Translation] = await search(model, job, texts, strategy, prefix=given.prefix, glossary=glossary)
+    found: list[Translation] = await search(direction.model, job, texts, strategy, prefix=given.prefix,
+                                            glossary=glossary, to=direction.to)
     nbest = [(one, *one.alternatives)[:given.nbest] for one in found]
     alignments: list[Alignment] = []
     if given.align:
         repeated = [text for text, some in zip(texts, nbest, strict=True) for _ in some]
-        alignments = await align_texts(model, job, repeated, [one for some in nbest for one in some])
+        alignments = await align_texts(direction, job, repeated, [one for some in nbest for one in some])
     remaining = iter(alignments)
     results = []
     for some in nbest:
@@ -301,34 +311,32 @@ async def _translate_raw(model: ServedModel, job: JobContext, texts: Sequence[st
                 tables[-1]["alignment"] = next(remaining).table()
         results.append({**tables[0], "alternatives": tables[1:]})
     if given.trace:
-        results[0]["trace"] = await _trace_table(model, job, texts[0], found[0])
+        results[0]["trace"] = await _trace_table(direction, job, texts[0], found[0])
     return results
 
 
-async def _trace_table(model: ServedModel, job: JobContext, text: str, found: Translation) -> dict[str, Any]:
+async def _trace_table(direction: ServedDirection, job: JobContext, text: str, found: Translation) -> dict[str, Any]:
     if len(text) > MAX_TRACED_CHARACTERS:
         raise HttpError(400, f"Invalid request: a traced text has at most {MAX_TRACED_CHARACTERS:,} characters.")
 
     def work() -> dict[str, Any]:
-        with model.lock:
-            inspector = model.inspector
-            assert isinstance(inspector, Translator)
-            return trace_tables([trace_generated(inspector, text, found, name=model.name)], TRACE_BYTES)[0]
+        with direction.model.lock:
+            trace = trace_generated(direction.inspector(), text, found, name=direction.model.name)
+            return trace_tables([trace], TRACE_BYTES)[0]
 
     return await in_thread(job, work)
 
 
 async def _look(server: ServerContext, job: JobContext, given: LookFields) -> str:
     """Make a page of the attention, and return its path."""
-    model, _ = _choose(server, [given.text], given.source, given.target, given.model)
+    direction, _ = _choose(server, [given.text], given.source, given.target, given.model)
+    model = direction.model
     job.facts.model = model.name
 
     def work() -> str:
         with model.lock:
-            inspector = model.inspector
-            assert isinstance(inspector, Translator)
-            trace = trace_translation(inspector, given.text, beams=given.beams, choice=given.choice,
-                                      prefix=given.prefix, name=model.name)
+            trace = trace_translation(direction.inspector(), given.text, beams=given.beams, choice=given.choice,
+                                      prefix=given.prefix, translation=given.translation, name=model.name)
             return _page(trace)
 
     page = await in_thread(job, work)

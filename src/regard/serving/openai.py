@@ -83,8 +83,8 @@ class CompletionFields(BaseModel):
                 raise HttpError(400, f"{name} is not supported. Leave it out.", param=name)
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise HttpError(400, "best_of is not supported. Leave it out.", param="best_of")
-        if self.stream and ((self.n or 1) > 1 or self.echo or self.logprobs is not None):
-            raise HttpError(400, "A stream has one text: leave out n, echo and logprobs.", param="stream")
+        if self.stream and self.logprobs is not None:
+            raise HttpError(400, "A stream has no log-probabilities: leave out logprobs or stream.", param="logprobs")
 
 
 def add_routes(app: FastAPI, server: ServerContext) -> None:
@@ -185,12 +185,13 @@ def _log_probabilities(found: Completion, length: int) -> dict[str, Any]:
 
 
 class _Stream:
-    """A completion as server-sent events: a part of the text in each, and at the end why it ended."""
+    """Completions as server-sent events: each has a part of one text with its index, or says why that text ended."""
 
     def __init__(self, model: ServedModel, job: JobContext, prompts: Sequence[str], given: CompletionFields,
                  head: dict[str, Any]) -> None:
         self.job, self.given, self.head, self.stops = job, given, head, given.stops()
-        self.sent, self.ended = [""] * len(prompts), [False] * len(prompts)
+        self.prompts, self.choices = prompts, given.n or 1  # choice c of prompt p has the index p·choices + c
+        self.sent, self.ended = [""] * len(prompts) * self.choices, [False] * len(prompts) * self.choices
         self.loop, self.queue = asyncio.get_running_loop(), asyncio.Queue[tuple[int, str] | None]()
         self.ticket: Ticket = submit(model, job, prompts, given.strategy(), on_text=self._told)
         self.ticket.add_done_callback(lambda ticket: self._put(None))
@@ -206,6 +207,9 @@ class _Stream:
     async def events(self) -> AsyncIterator[str]:
         """All events; leaving early, because the client is gone, cancels the ticket."""
         try:
+            if self.given.echo:
+                for number in range(len(self.sent)):
+                    yield self._event(number, self.prompts[number // self.choices], None)
             while (item := await self.queue.get()) is not None:
                 for event in self._grow(*item, final=False):
                     yield event
@@ -248,12 +252,13 @@ class _Stream:
             table = {"error": {"message": error.message, "type": "server_error", "code": error.status, "param": None}}
             return [f"data: {json.dumps(table)}\n\n"]
         events = []
-        for number, one in enumerate(found):
+        everything = [one for best in found for one in (best, *best.alternatives)]
+        for number, one in enumerate(everything):
             events += self._grow(number, one.text, final=True)
             if not self.ended[number]:
                 events.append(self._event(number, "", "length" if one.cut else "stop"))
         if (self.given.stream_options or {}).get("include_usage") is True:
-            usage = _usage(sum(len(one.prompt_ids) for one in found), sum(len(one.ids) for one in found))
+            usage = _usage(sum(len(one.prompt_ids) for one in found), sum(len(one.ids) for one in everything))
             events.append(f"data: {json.dumps({**self.head, 'choices': [], 'usage': usage})}\n\n")
         return events
 

@@ -55,8 +55,13 @@ class SearchRow:
     separate: bool = False
     """Whether it cannot run in a batch of CUDA graphs, so that it has a batch with its equals."""
     prefix_log_probabilities: Sequence[float] = ()
-    written: list[int] = field(default_factory=list)
-    """The tokens so far, of a row that is streamed."""
+    written: dict[int, list[int]] = field(default_factory=dict)
+    """The tokens so far of each sample, of a row that is streamed."""
+
+    @property
+    def samples(self) -> int:
+        """The number of samples; 1 for beam search."""
+        return 1 if isinstance(self.strategy, Beam) else self.strategy.rows_per_text
 
     @property
     def tokens(self) -> int:
@@ -108,9 +113,9 @@ class TextJob:
             return []
         return self.advance([self._answers[id(one)] for one in self._rows])
 
-    def settled_text(self, row: SearchRow) -> str:
-        """The text so far that later tokens cannot change, only whole characters."""
-        return self.served.settled_text(self, row)
+    def settled_text(self, row: SearchRow, sample: int) -> str:
+        """The text of a sample so far that later tokens cannot change, only whole characters."""
+        return self.served.settled_text(self, row, row.written[sample])
 
 
 class ServedTask(ABC):
@@ -118,12 +123,10 @@ class ServedTask(ABC):
 
     model: GenerativeModel
     on_gpu: bool
-    target_lang: str | None = None
-    """The only target language, where it is known."""
 
     @abstractmethod
     def jobs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-             glossary: GlossaryLike | None = None) -> list[TextJob]:
+             glossary: GlossaryLike | None = None, to: str | None = None) -> list[TextJob]:
         """A job for each text, after all arguments were checked; a blank text has its result."""
 
     @abstractmethod
@@ -143,8 +146,8 @@ class ServedTask(ABC):
         """The hypotheses of a search as a job expects them."""
 
     @abstractmethod
-    def settled_text(self, job: TextJob, row: SearchRow) -> str:
-        """The text so far that later tokens cannot change."""
+    def settled_text(self, job: TextJob, row: SearchRow, written: Sequence[int]) -> str:
+        """The text of these tokens that later ones cannot change."""
 
     def live_search(self, row: SearchRow) -> "LiveSearch[SearchRow] | GpuLiveSearch[SearchRow]":
         """A batch for rows like this one, without any."""
@@ -165,18 +168,24 @@ class ServedTranslator(ServedTask):
 
     def __init__(self, translator: Translator) -> None:
         self.task, self.model = translator, translator.model  # type: ignore[assignment]
-        self.on_gpu, self.target_lang = translator.device.type == "cuda", translator.target_lang
+        self.on_gpu = translator.device.type == "cuda"
+        self._by_controls = dict[tuple[str, ...], Translator]()
 
     def jobs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-             glossary: GlossaryLike | None = None) -> list[TextJob]:
+             glossary: GlossaryLike | None = None, to: str | None = None) -> list[TextJob]:
         """A job for each text; that of a blank text has its result."""
-        texts = as_texts("texts", texts)
+        texts, task = as_texts("texts", texts), self._into(to)
         found = []
-        inputs = self.task.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
+        inputs = task.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
         for text, one in zip(texts, inputs, strict=True):
-            steps = None if one is None else self.task.search_steps([one], strategy)
-            found.append(TextJob(self, steps, partial(self.task.make_translation, text)))
+            steps = None if one is None else task.search_steps([one], strategy)
+            found.append(TextJob(self, steps, partial(task.make_translation, text)))
         return found
+
+    def _into(self, to: str | None) -> Translator:
+        """The translator for a target language, which only differs in the control tokens of the source; made once."""
+        found = self.task.into(to)
+        return self._by_controls.setdefault(found.pair_tokenizer().controls, found)
 
     def row(self, job: TextJob, content: Any, strategy: DecodingStrategy) -> SearchRow:
         """A row of a search for a source."""
@@ -207,9 +216,9 @@ class ServedTranslator(ServedTask):
         """The hypotheses with their prefix."""
         return with_prefix(row.content.prefix, row.prefix_log_probabilities, hypotheses)
 
-    def settled_text(self, job: TextJob, row: SearchRow) -> str:
+    def settled_text(self, job: TextJob, row: SearchRow, written: Sequence[int]) -> str:
         """The translation so far."""
-        return settled_text(self.task.pair_tokenizer().target, [], [*row.content.prefix, *row.written])
+        return settled_text(self.task.pair_tokenizer().target, [], [*row.content.prefix, *written])
 
     def _sources(self, contents: Sequence[TranslationRow]) -> Sources:
         return Sources(len(contents), lambda some: self.task.encode_rows([contents[one] for one in some]))
@@ -223,9 +232,9 @@ class ServedCompleter(ServedTask):
         self.on_gpu = completer.device.type == "cuda"
 
     def jobs(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-             glossary: GlossaryLike | None = None) -> list[TextJob]:
+             glossary: GlossaryLike | None = None, to: str | None = None) -> list[TextJob]:
         """A job for each prompt."""
-        for name, value in (("prefix", prefix), ("glossary", glossary)):
+        for name, value in (("prefix", prefix), ("glossary", glossary), ("to", to)):
             if value:
                 raise checks.wrong(name, "left out, for a language model", "given")
         if not isinstance(strategy, DecodingStrategy):
@@ -255,9 +264,9 @@ class ServedCompleter(ServedTask):
         """The hypotheses as they are."""
         return hypotheses
 
-    def settled_text(self, job: TextJob, row: SearchRow) -> str:
+    def settled_text(self, job: TextJob, row: SearchRow, written: Sequence[int]) -> str:
         """The completion so far."""
-        return settled_text(self.task.text_tokenizer(), job.before, row.written)
+        return settled_text(self.task.text_tokenizer(), job.before, written)
 
     def _completion(self, ids: Sequence[int], hypotheses: list[Hypothesis]) -> Completion:
         return with_alternatives([make_completion(self.task.text_tokenizer(), ids, one) for one in hypotheses])
@@ -273,8 +282,8 @@ def served_task(task: Translator | Completer) -> ServedTask:
 
 
 def can_stream(strategy: DecodingStrategy) -> bool:
-    """Whether a search never revises a token: greedy search, or one sample."""
-    return strategy.is_greedy if isinstance(strategy, Beam) else strategy.rows_per_text == 1
+    """Whether a search never revises a token: greedy search, or sampling."""
+    return strategy.is_greedy if isinstance(strategy, Beam) else True
 
 
 def _one_search(ids: list[int], strategy: DecodingStrategy) -> SearchRows:

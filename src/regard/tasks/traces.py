@@ -75,19 +75,26 @@ class _RecordedBeam(Beam):
 
 
 def trace_translation(translator: Translator, text: str, *, beams: int = 5, choice: int = 0, prefix: str = "",
-                      name: str = "") -> Trace:
+                      translation: str | None = None, name: str = "") -> Trace:
     """Trace the translation of a text, with the search tree.
 
     Args:
         beams: the beam size.
         choice: the number of the result that is traced; 0 is the best.
         prefix: the beginning of the translation.
+        translation: the result that is traced, by its text. One that the search does not find is read as it is
+            (`trace_forced`), and has no search tree.
         name: the name of the model, for display.
     """
     _check_text(text)
     strategy, both = _RecordedBeam.of(beams), translator.pair_tokenizer()
     [best] = translator.search([text], strategy, prefix=prefix)
     results = [best, *best.alternatives]
+    if translation is not None:
+        same = [number for number, one in enumerate(results) if one.text.strip() == translation.strip()]
+        if not same:
+            return trace_forced(translator, text, translation, name=name)
+        choice = same[0]
     if not 0 <= choice < len(results):
         raise checks.wrong("choice", f"one of the {len(results)} results of the search, from 0", choice)
     prefix_ids = both.encode_targets([prefix])[0]
@@ -99,8 +106,10 @@ def trace_forced(translator: Translator, text: str, translation: str, *, name: s
     """Trace a given translation; its score is the mean log-probability of its tokens."""
     _check_text(text)
     both = translator.pair_tokenizer()
-    ids, end = both.encode_targets([translation])[0], translator.end_ids()[0]
-    memory = translator.model.encode(translator.tokens(both.encode_sources([text])))  # type: ignore[operator]
+    [source], [ids], end = both.encode_sources([text]), both.encode_targets([translation]), translator.end_ids()[0]
+    check_lengths("text", [source], max_positions(translator.model.encoder))
+    check_lengths("translation", [[translator.start_id(), *ids]], max_positions(translator.model.decoder))
+    memory = translator.model.encode(translator.tokens([source]))  # type: ignore[operator]
     [logs] = forced(translator.model, memory, [[translator.start_id()]], [[*ids, end]])  # type: ignore[arg-type]
     return _trace_pair(translator, text, Hypothesis(ids, logs, sum(logs) / len(logs), end), name)
 

@@ -67,9 +67,9 @@ class TranslatorPage {
   /** Show what was chosen last time, and listen. */
   start() {
     const { source, target, text, result, bySentence } = this;
-    const detect = this.languages.length > 1 ? [[AUTO, "Detect"]] : [];
-    fillSelect(source, [...detect, ...this.languages.map(({ code }) => [code, this.nameOf(code)])],
-      recall("source", AUTO));
+    const sources = this.languages.filter(({ targets }) => targets.length);
+    const detect = sources.length > 1 ? [[AUTO, "Detect language"]] : [];
+    fillSelect(source, [...detect, ...sources.map(({ code }) => [code, this.nameOf(code)])], recall("source", AUTO));
     this.chooseLanguages();
     bySentence.checked = recall("by-sentence", true) === true;
     bySentence.addEventListener("change", () => {
@@ -118,7 +118,8 @@ class TranslatorPage {
 
   /** @param {Direction} pair */
   modelOf(pair) {
-    return this.models.find((one) => one.source === pair.source && one.target === pair.target);
+    return this.models.find(({ directions }) => directions.some((/** @type {Direction} */ one) =>
+      one.source === pair.source && one.target === pair.target));
   }
 
   /** The languages that can be translated into. @param {string} code */
@@ -186,7 +187,7 @@ class TranslatorPage {
       this.useDirection(this.direction);
       this.setBusy(false);
     } else if (length > limit) {
-      this.setBusy(false);
+      this.setBusy(false, true);
       this.message.show(`The text is too long: at most ${limit.toLocaleString("en")} characters are allowed.`);
     } else this.timer = window.setTimeout(() => this.translate(), PAUSE);
   }
@@ -200,7 +201,7 @@ class TranslatorPage {
     try {
       await this.session.translate(value, this.chosenDirection(), this.bySentence.checked);
     } catch (error) {
-      this.setBusy(false);
+      this.setBusy(false, true);
       this.message.fail(error);
     }
   }
@@ -214,11 +215,12 @@ class TranslatorPage {
     if (complete) announce(this.panes.translation, 1000);
   }
 
-  /** @param {boolean} busy */
-  setBusy(busy) {
+  /** @param {boolean} busy @param {boolean} stale whether the translation that is shown is of another text */
+  setBusy(busy, stale = false) {
     byId("progress").hidden = !busy;
     this.result.setAttribute("aria-busy", String(busy));
-    const ready = this.panes.sentences.some(({ known }) => known);
+    this.result.classList.toggle("stale", stale);
+    const ready = !stale && this.panes.sentences.some(({ known }) => known);
     byId("empty").hidden = ready || Boolean(this.text.value.trim());
     const needed = { copy: ready, alternatives: ready, look: ready && Boolean(this.modelOf(this.direction)?.aligns) };
     for (const [id, on] of Object.entries(needed)) /** @type {HTMLButtonElement} */ (byId(id)).disabled = !on;
@@ -228,10 +230,9 @@ class TranslatorPage {
   choose(number, result) {
     const { sentences } = this.panes;
     const one = sentences[number];
-    const known = { ...result, chosen: true };
-    this.session.learn(one.text, one.direction, known);
-    this.panes.show(sentences.map((other) => (other.text === one.text ? { ...other, known } : other)));
-    announce(known.text);
+    this.session.learn(one.text, one.direction, result);
+    this.panes.show(sentences.map((other) => (other.text === one.text ? { ...other, known: result } : other)));
+    announce(result.text);
   }
 
   /** Open the attention of a sentence in a new tab. @param {number} number */
@@ -240,9 +241,9 @@ class TranslatorPage {
     if (!one?.known) return;
     this.alternatives.close(false);
     const tab = window.open("about:blank"); // at once: browsers block windows that come later
-    const prefix = one.known.chosen ? one.known.text : "";
     try {
-      const { url } = await askJson("api/v1/look", { text: one.text, ...one.direction, prefix });
+      const { url } = await askJson("api/v1/look",
+        { text: one.text, ...one.direction, translation: one.known.text || undefined });
       const address = `${url.replace(/^\//, "")}#theme=${document.documentElement.dataset.theme}`;
       (tab ?? window).location.assign(new URL(address, document.baseURI));
     } catch (error) {

@@ -5,7 +5,7 @@
  * @typedef {{ source: number, target: number, weight: number }} Link
  * @typedef {{ start: number, end: number }} Span
  * @typedef {{ source: Span[], target: Span[], links: Link[] }} Alignment
- * @typedef {{ text: string, alignment: Alignment | null, chosen?: boolean }} Result
+ * @typedef {{ text: string, alignment: Alignment | null }} Result
  * @typedef {{ text: string, start: number, known: Result | null, direction: Direction }} Sentence
  * @typedef {{ source: string, target: string }} Direction
  * @typedef {{ code: string, name: string, targets: string[] }} Language
@@ -32,7 +32,8 @@ export class RequestError extends Error {
     if (this.status === 0) return navigator.onLine ? "The server does not answer." : "You are offline.";
     if (this.status === 429) return "The server is busy.";
     if (this.status === 504) return "The server ran out of time. A shorter text may work.";
-    return this.message;
+    const reason = this.message.replace(/^Invalid request: /, "");
+    return reason.charAt(0).toUpperCase() + reason.slice(1);
   }
 }
 
@@ -246,6 +247,7 @@ export class TranslationSession {
       if (other) return { source: target, target: other };
     }
     const found = ranked.find(({ language }) => targets(language).includes(target));
-    return { source: found?.language ?? this.server.languages[0].code, target };
+    const any = this.server.languages.find(({ targets: some }) => some.includes(target));
+    return { source: found?.language ?? any?.code ?? "", target };
   }
 }
