@@ -8,7 +8,8 @@ is trained by `regard train` with no setting but those given here, and scored by
 
     en-de, en-fr    a model of one direction each
     six             one model for all six directions
-    zero-shot       one model for en-de, de-en, en-fr and fr-en, which never saw a German sentence with its French one
+    zero-shot       one model for en-de, de-en, en-fr and fr-en, which never saw a German sentence with its French one,
+                    trained with --zero-shot
 
 Trainings run side by side (--jobs). The table has BLEU and chrF for each direction; results.json has the rest.
 """
@@ -84,6 +85,8 @@ def train(name: str, folder: Path, place: Path, asked: argparse.Namespace) -> Pa
     words = ["train", "-o", str(model), "--device", asked.device, "--seed", str(asked.seed), "--quiet"]
     if len(MODELS[name]) > 1:
         words.append("--both-ways")
+    if name == "zero-shot":
+        words.append("--zero-shot")
     for direction in MODELS[name]:
         words += ["--direction", files(folder, "train", direction), "--validation", files(folder, "val", direction)]
     for option in ("time", "steps"):

@@ -1,5 +1,6 @@
 """Training of a model for several languages: its parts, rates, validation, requests, and the trained model."""
 
+import codecs
 import itertools
 import json
 import math
@@ -15,6 +16,7 @@ import pytest
 import tiny
 import trained
 from calling import call, tables
+from long_form import LONG
 
 import regard
 from regard.cli.demo import DEMO_CHANGES
@@ -413,3 +415,24 @@ def test_both_directions_are_learned(tmp_path):
     assert task.translate("red cat runs tree", to="fr").text == "chat rouge court arbre"
     assert task.translate("red cat runs tree", to="de").text == "rëd cät rüns trëë"
     assert task.translate("chat rouge court arbre", to="en").text == "red cat runs tree"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="two trainings of minutes: REGARD_LONG=1")
+def test_zero_shot_translation_is_into_the_right_language(tmp_path):
+    """English backwards and English in ROT13 have no pairs with each other."""
+    texts = [*dict.fromkeys(pair.source for pair in phrasebook.pairs(3000, seed=3, max_words=5))]
+    codes = {"de": lambda text: " ".join(word[::-1] for word in text.split()),
+             "fr": partial(codecs.encode, encoding="rot13")}
+    known, new = texts[:-60], texts[-60:]
+    pairs = {f"en-{code}": [(text, write(text)) for text in known[number::2]]
+             for number, (code, write) in enumerate(codes.items())}
+    scores = {}
+    for zero_shot in (False, True):
+        settings = {"training.rdrop": 0.0, "training.validation.every": 500, "training.validation.max_examples": 40}
+        model = regard.train(None, tmp_path / str(zero_shot), directions=pairs, both_ways=True, zero_shot=zero_shot,
+                             steps=1500, recipe="transformer-tiny", width=64, layers=2, vocab_size=800, lr=2e-3,
+                             batch_tokens=1500, dropout=0.1, settings=settings)
+        found = model.translate([codes["de"](text) for text in new], to="fr", beams=1)
+        scores[zero_shot] = corpus_scores([one.text for one in found], [codes["fr"](text) for text in new]).chrf
+    assert scores[True] > scores[False] + 15
