@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from regard.training.logging import TrainingEvent
     from regard.training.tasks.interface import SynthesisRequest
 
-TASK_NAMES = ("seq2seq", "language", "masked", "classify")
+TASK_NAMES = ("seq2seq", "language", "masked", "classify", "label")
 LONG_SECONDS = 24 * 3600
 """On a terminal a user is asked before a longer training."""
 BY_DATA, BY_RECIPE = "depends on the data", "from the recipe"

@@ -190,7 +190,7 @@ def check_set_once(expanded: Sequence[ExpandedKey], changes: Mapping[str, Any], 
 
 
 def _expand_layers(model: Mapping[str, Any], layers: int) -> Iterator[tuple[str, Any, str]]:
-    stacks = _stacks(model)
+    stacks = STACKS.get(model["kind"], ("stack",))  # the layers before them stay as they are
     for key in [f"{stack}.layers" for stack in stacks] or ["layers"]:
         yield key, layers, ""
 
@@ -249,7 +249,7 @@ def _expand_windows(tokens: int, length: int, spelling: OptionSpelling) -> Expan
 
 
 def _stacks(model: Mapping[str, Any]) -> tuple[str, ...]:
-    return STACKS.get(model["kind"], ("stack",))
+    return (*(("front",) if "front" in model else ()), *STACKS.get(model["kind"], ("stack",)))
 
 
 def _nearest(numbers: Sequence[int], wanted: float) -> int:
