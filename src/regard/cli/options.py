@@ -57,10 +57,11 @@ OPTION_ALIASES = {
     "--max-steps": "--steps", "--max-epochs": "--epochs", "--num-train-epochs": "--epochs",
 }
 """Names that Hugging Face, fairseq and OpenNMT use; they are not listed in the help."""
-TASK_COMMANDS = {"Translator": "translate", "Completer": "complete", "Filler": "fill", "Classifier": "classify"}
+TASK_COMMANDS = {"Translator": "translate", "Completer": "complete", "Filler": "fill", "Classifier": "classify",
+                 "Labeller": "label"}
 """The command for each task class."""
 TASK_NOUNS = {"Translator": "a translator", "Completer": "a language model", "Filler": "a masked language model",
-              "Classifier": "a classifier", "Embedder": "an encoder without a head"}
+              "Classifier": "a classifier", "Labeller": "a labeller", "Embedder": "an encoder without a head"}
 """How messages call the task classes."""
 AUTO_DEVICE = "auto"
 MAX_BEAMS = 10_000
