@@ -282,7 +282,7 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], reading: Table, me
     from regard.tasks.evaluation import evaluate_labeller
     from regard.tasks.label_scores import parse_merge
 
-    groups = None if merge is None else parse_merge(merge, task.label_names())
+    groups = None if merge is None else parse_merge(merge)
     _check_picture(confusion)
     log, empty = ReadLog(), list[Any]()
     files = [LabelledFile(InputFile(path), unit=task.unit, log=log, **reading) for path in data]
@@ -293,9 +293,15 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], reading: Table, me
     found = evaluate_labeller(task, sequences, batch_tokens=batch_tokens)
     if confusion is not None:
         _draw_confusion(found.scores, confusion)
-    merged = {} if groups is None else {"merged": _label_table(found.scores.merged(groups))}
+    merged = {}
+    if groups is not None:
+        names = found.scores.rows
+        if unknown := groups.unknown(names):
+            say_notes([f"--merge: {', '.join(unknown)} {'is a label' if len(unknown) == 1 else 'are labels'} of neither "
+                       "the model nor the data."])
+        merged["merged"] = _label_table(found.scores.merged(groups.groups_of(names)))
     return {"task": "labeller", "unit": task.unit, "sequences": found.sequences, "empty": len(empty),
-            "loss": found.loss, "unknown_labels": found.unknown, "irregular_spans": found.irregular,
+            "loss": found.loss, "unknown_labels": found.scores.unknown, "irregular_spans": found.irregular,
             **_label_table(found.scores), **merged}
 
 
@@ -320,7 +326,7 @@ def _draw_confusion(scores: "LabelScores", file: str) -> None:
     from regard.inspection.pictures.maps import confusion_picture
     from regard.storage.filesystem import write_file
 
-    picture = render_figure(confusion_picture(scores.confusion, scores.labels), picture_format(file))
+    picture = render_figure(confusion_picture(scores.confusion, scores.rows), picture_format(file))
     write_file(Path(file), picture, overwrite=False)
 
 

@@ -13,7 +13,6 @@ Losses are computed with few logits in memory at a time, and without label smoot
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ from regard.tasks.classifier import Classifier, Label
 from regard.tasks.completer import Completer
 from regard.tasks.degenerate import DegenerateOutput, find_degenerate
 from regard.tasks.filler import Filler
-from regard.tasks.label_scores import UNKNOWN, LabelScores
+from regard.tasks.label_scores import LabelScores
 from regard.tasks.labeller import Labeller
 from regard.tasks.task import Ids, Task, check_lengths, length_batches, max_positions
 from regard.tasks.translator import Translator
@@ -131,8 +130,6 @@ class LabellingEvaluation:
     scores: LabelScores
     loss: float
     """The mean of -log p of the correct labels, of those that the model has."""
-    unknown: dict[str, int]
-    """The number of tokens of each label that the model does not have; they count as wrong."""
     irregular: int
     """Spans of the data that begin with I- instead of B-."""
 
@@ -143,20 +140,19 @@ def evaluate_labeller(task: Labeller, sequences: Iterable[tuple[Sequence[str], S
     given = [(tokens, labels) for tokens, labels in sequences]
     check_counts(sequences=[""] * len(given))
     names = task.label_names()
-    number, scores, nll, unknown = {name: at for at, name in enumerate(names)}, LabelScores(names), 0.0, Counter[str]()
+    scores, nll = LabelScores(names, sorted({label for _, labels in given for label in labels} - {*names})), 0.0
+    number = {name: at for at, name in enumerate(scores.rows)}
     found = task.label_probabilities([tokens for tokens, _ in given], batch_tokens=batch_tokens)
     for at, ((tokens, labels), probabilities) in enumerate(zip(given, found, strict=True)):
         if len(tokens) != len(labels):
             raise checks.wrong(f"sequences[{at}]", f"{len(tokens)} tokens and as many labels", f"{len(labels)} labels")
-        expected = np.array([number.get(label, UNKNOWN) for label in labels], np.int64)
-        known = expected != UNKNOWN
-        unknown.update(label for label in labels if label not in number)
-        scores.add(expected, probabilities.argmax(-1).numpy(), labels)
+        expected = np.array([number[label] for label in labels], np.int64)
+        known = expected < len(names)
+        scores.add(expected, probabilities.argmax(-1).numpy())
         chosen = probabilities[known.nonzero()[0], expected[known]].clamp(min=MIN_PROBABILITY)
         nll -= float(chosen.double().log().sum())
     irregular = sum(count_irregular(labels) for _, labels in given) if scores.has_spans else 0
-    return LabellingEvaluation(len(given), scores, nll / max(1, scores.tokens - scores.unknown), dict(unknown),
-                               irregular)
+    return LabellingEvaluation(len(given), scores, nll / max(1, scores.tokens - sum(scores.unknown.values())), irregular)
 
 
 class MetricScore(NamedTuple):

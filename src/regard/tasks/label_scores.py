@@ -3,12 +3,13 @@
     scores = LabelScores(("B-LOC", "I-LOC", "O"))
     scores.add(expected, predicted)                       the label numbers of one sequence, for each of them
     scores.accuracy, scores.f1, scores.by_label(), scores.by_span(), scores.confusion
-    scores.merged(parse_merge("H=HGI,E=EB,C=*", labels))  the same for groups of labels
+    scores.merged(parse_merge("H=HGI,E=EB,C=*").groups_of(scores.rows))      the same for groups of labels
 
 Precision is the fraction of what was predicted that is correct, recall the fraction of what is correct that was
 predicted, F1 their harmonic mean; each is 0 where it would be 0/0. `f1` is that of all spans for labels of an IOB scheme,
 and else the mean over the labels that occur (macro F1). Spans count as correct if type, start and end are correct
-(conlleval). An expected label that the model does not have is never predicted: its tokens are wrong.
+(conlleval). An expected label that the model does not have is never predicted: its tokens are wrong, unless a merge puts
+it into one group with a label that the model has.
 """
 
 from collections import Counter
@@ -23,8 +24,6 @@ from regard.data.spans import find_spans, is_span_scheme
 
 REST = "*"
 """In a merge: all labels that no other group has."""
-UNKNOWN = -1
-"""The number of an expected label that the model does not have."""
 
 
 class LabelScore(NamedTuple):
@@ -50,31 +49,26 @@ class LabelScores:
     """Counts of expected and predicted labels.
 
     Args:
-        labels: the names of the labels, by their numbers.
+        labels: the names of the model's labels, by their numbers.
+        unknown: labels of the data that the model does not have; their numbers follow.
     """
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.labels = tuple(labels)
+    def __init__(self, labels: Sequence[str], unknown: Sequence[str] = ()) -> None:
+        self.labels, self.rows = tuple(labels), (*labels, *unknown)
         self.has_spans = is_span_scheme(self.labels)
-        self.counts: NDArray[np.int64] = np.zeros((len(labels) + 1, len(labels)), np.int64)
-        """(expected, predicted); the last row is for labels that the model does not have."""
+        self.counts: NDArray[np.int64] = np.zeros((len(self.rows), len(self.labels)), np.int64)
+        """(expected, predicted): a row for each label of `rows`, a column for each of `labels`."""
         self._spans: dict[str, Counter[str]] = {name: Counter() for name in ("correct", "expected", "predicted")}
 
-    def add(self, expected: Iterable[int], predicted: Iterable[int], names: Sequence[str] | None = None) -> None:
-        """Add a sequence.
-
-        Args:
-            expected, predicted: label numbers; an expected one may be UNKNOWN.
-            names: the names of the expected labels, if some are UNKNOWN.
-        """
+    def add(self, expected: Iterable[int], predicted: Iterable[int]) -> None:
+        """Add the numbers of the expected and the predicted labels of a sequence."""
         right, guessed = (np.asarray([*numbers] if not isinstance(numbers, np.ndarray) else numbers, np.int64)
                           for numbers in (expected, predicted))
         if right.shape != guessed.shape:
             raise checks.wrong("predicted", f"as many labels as expected, {len(right)}", len(guessed))
         np.add.at(self.counts, (right, guessed), 1)
         if self.has_spans:
-            given = [self.labels[number] for number in right.tolist()] if names is None else names
-            both = {*find_spans(given)}, {*find_spans([self.labels[number] for number in guessed.tolist()])}
+            both = [{*find_spans([self.rows[number] for number in numbers.tolist()])} for numbers in (right, guessed)]
             for name, spans in zip(self._spans, (both[0] & both[1], *both), strict=True):
                 self._spans[name].update(span.label for span in spans)
 
@@ -86,7 +80,7 @@ class LabelScores:
     @property
     def correct(self) -> int:
         """The number of tokens whose label is correct."""
-        return int(np.trace(self.counts[:-1]))
+        return int(np.trace(self.counts))
 
     @property
     def accuracy(self) -> float:
@@ -94,19 +88,21 @@ class LabelScores:
         return self.correct / max(1, self.tokens)
 
     @property
-    def unknown(self) -> int:
-        """The number of tokens whose label the model does not have."""
-        return int(self.counts[-1].sum())
+    def unknown(self) -> dict[str, int]:
+        """The number of tokens of each label that the model does not have."""
+        numbers = range(len(self.labels), len(self.rows))
+        return {self.rows[at]: int(self.counts[at].sum()) for at in numbers}
 
     @property
     def confusion(self) -> list[list[int]]:
-        """A row for each expected label, a column for each predicted one."""
-        return self.counts[:-1].tolist()
+        """A row for each expected label, a column for each predicted one, both in the order of `rows`."""
+        return np.pad(self.counts, ((0, 0), (0, len(self.rows) - len(self.labels)))).tolist()
 
     def by_label(self) -> list[LabelScore]:
-        """The scores of each label."""
-        return [LabelScore.of(label, int(self.counts[at, at]), int(self.counts[at].sum()), int(self.counts[:, at].sum()))
-                for at, label in enumerate(self.labels)]
+        """The scores of each label, those last that the model does not have."""
+        square = np.array(self.confusion).reshape(len(self.rows), len(self.rows))
+        return [LabelScore.of(label, int(square[at, at]), int(square[at].sum()), int(square[:, at].sum()))
+                for at, label in enumerate(self.rows)]
 
     def by_span(self) -> list[LabelScore]:
         """The scores of each type of spans."""
@@ -133,17 +129,41 @@ class LabelScores:
         """The scores of groups of labels.
 
         Args:
-            groups: the name of the group of each label.
+            groups: the name of the group of each label of `rows`.
         """
-        names = tuple(dict.fromkeys(groups[label] for label in self.labels))
-        found, index = LabelScores(names), [names.index(groups[label]) for label in self.labels]
-        np.add.at(found.counts, np.ix_([*index, len(names)], index), self.counts)
+        own = dict.fromkeys(groups[label] for label in self.labels)
+        found = LabelScores([*own], [*dict.fromkeys(group for label in self.rows if (group := groups[label]) not in own)])
+        rows, columns = ([found.rows.index(groups[label]) for label in some] for some in (self.rows, self.labels))
+        np.add.at(found.counts, np.ix_(rows, columns), self.counts)
         found.has_spans = False
         return found
 
 
-def parse_merge(text: str, labels: Sequence[str]) -> dict[str, str]:
-    """The group of each label, from text such as "H=HGI,E=EB,C=*" or "noun=NOUN+PROPN".
+class LabelGroups(NamedTuple):
+    """Groups of labels, as a user names them."""
+
+    members: Mapping[str, str]
+    """What is named in each group, and the name of the group: labels, or several labels of one character each."""
+    rest: str | None
+    """The group of all other labels; None if they stay as they are."""
+
+    def groups_of(self, labels: Sequence[str]) -> dict[str, str]:
+        """The group of each of these labels."""
+        found = dict[str, str]()
+        for member, group in self.members.items():
+            for label in [member] if member in labels else member:
+                if found.setdefault(label, group) != group:
+                    raise checks.wrong("--merge", "every label in one group", f"{label!r} in two")
+        return {label: found.get(label, label if self.rest is None else self.rest) for label in labels}
+
+    def unknown(self, labels: Sequence[str]) -> list[str]:
+        """The labels that are named and not among these."""
+        named = (label for member in self.members for label in ([member] if member in labels else member))
+        return [label for label in dict.fromkeys(named) if label not in labels]
+
+
+def parse_merge(text: str) -> LabelGroups:
+    """Groups of labels, from text such as "H=HGI,E=EB,C=*" or "noun=NOUN+PROPN".
 
     Labels are joined by +, which may be left out where all are single characters. * stands for all labels that no other
     group has; without it they stay as they are.
@@ -159,19 +179,7 @@ def parse_merge(text: str, labels: Sequence[str]) -> dict[str, str]:
                 raise checks.wrong("--merge", f"at most one group of all other labels ({REST})", repr(text))
             rest = name
             continue
-        for member in _members(members, labels):
-            if member in groups:
-                raise checks.wrong("--merge", "every label in one group", f"{member!r} in two")
-            groups[member] = name
-    return {label: groups.get(label, label if rest is None else rest) for label in labels}
-
-
-def _members(text: str, labels: Sequence[str]) -> list[str]:
-    found = list[str]()
-    for part in text.split("+"):
-        several = [part] if part in labels else list(part)
-        unknown = [label for label in several if label not in labels]
-        if unknown:
-            raise checks.wrong("--merge", f"groups of the labels {', '.join(labels)[:200]}", repr(part))
-        found += several
-    return found
+        for member in members.split("+"):
+            if not member or groups.setdefault(member, name) != name:
+                raise checks.wrong("--merge", f"groups of labels, every label in one of them, {example}", repr(text))
+    return LabelGroups(groups, rest)
