@@ -7,14 +7,14 @@
     python benchmarks/proteins.py DATA --speed                          tokens per second beside plain PyTorch, on a CPU
     python benchmarks/proteins.py DATA --quick                          a tiny form, which shows only that it runs
 
-DATA has train.tsv.gz and cb513.tsv.gz: a chain, a tab and its secondary structure in 8 states. `regard train --task label`
-skips duplicates and holds out its own validation chains; every choice is made by their accuracy. Test chains that are in
-the training data would be reported. `regard evaluate` gives Q8, the accuracy over 8 states, and Q3, that of H (H, G, I),
-E (E, B) and C (all others).
+DATA has train.tsv.gz and cb513.tsv.gz: a chain, a tab and its secondary structure in 8 states. `regard train --task
+label` skips duplicates and holds out its own validation chains; every choice is made by their accuracy. Test chains
+that are in the training data would be reported. `regard evaluate` gives Q8, the accuracy over 8 states, and Q3, that of
+H (H, G, I), E (E, B) and C (all others).
 
 With unlabelled sequences a masked language model is trained first (`--task masked`), and the tagger starts from it
-(`--from`). `--filter` makes that file from the annotation JSON of the package sidechainnet (its sequences only) or from a
-text file: it leaves out sequences that are equal, or at least 30 % identical, to a test chain. Two chains that share
+(`--from`). `--filter` makes that file from the annotation JSON of the package sidechainnet (its sequences only) or from
+a text file: it leaves out sequences that are equal, or at least 30 % identical, to a test chain. Two chains that share
 enough 3-mers within 16 diagonals (at least three, and one for every 50 residues) are aligned near these diagonals
 (Smith-Waterman, BLOSUM62, gaps 11 + 1); identity is that of the aligned columns, which must cover half of the shorter
 chain.
@@ -127,8 +127,8 @@ def measure(variant: str, seed: int, options: Sequence[str], data: Path, test: P
 
     output = place / f"{variant.replace(' ', '-')}-{seed}"
     seconds = train("label", data, output, [*options, "--seed", str(seed)], device)
-    done = subprocess.run([sys.executable, "-m", "regard", "evaluate", str(output), str(test), "--merge", MERGE, "--json",
-                           "--device", device], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "regard", "evaluate", str(output), str(test), "--merge", MERGE,
+                           "--json", "--device", device], stdout=subprocess.PIPE, text=True, check=True)
     found, info = json.loads(done.stdout), read_info(output)
     scores = info.record.get("scores", {})
     row = Row(variant, seed, 100 * found["merged"]["accuracy"], 100 * found["accuracy"],
@@ -192,16 +192,16 @@ BLOSUM62 = """
 """
 GAP_OPEN, GAP_EXTEND = 11, 1
 KMER, BAND, MIN_HITS, HITS_PER_RESIDUE = 3, 16, 3, 0.02
-"""Chains are aligned that have this many common k-mers within a band of diagonals, also for each residue of the test chain:
-of two chains that are 30 % identical at random places, 0.027 k-mers per residue are expected to be equal."""
+"""Chains are aligned that have this many common k-mers within a band of diagonals, also for each residue of the test
+chain: of two chains that are 30 % identical at random places, 0.027 k-mers per residue are expected to be equal."""
 WIDTH = 40
 """Alignments stay within so many diagonals of that band."""
 MAX_IDENTITY, MIN_COVERAGE = 0.30, 0.5
 MIN_LENGTH, MAX_LENGTH = 30, 1000
 """Residues of unlabelled sequences."""
 UNIT, COLUMN_BITS = np.int64(1) << 40, 20
-"""A cell of the alignment is score · 2^40 + identities · 2^20 + columns: the largest has the best score, and carries the
-identities and columns of its alignment with it, without tracing back."""
+"""A cell of the alignment is score · 2^40 + identities · 2^20 + columns: the largest has the best score, and carries
+the identities and columns of its alignment with it, without tracing back."""
 
 
 def substitution_scores() -> Ints:
@@ -334,8 +334,8 @@ def filter_sequences(arguments: argparse.Namespace) -> None:
     dropped = {*resembling(chains, sequences)}
     kept = [one for number, one in enumerate(sequences) if number not in dropped]
     equal = len({*chains} & {*sequences})
-    print(f"{len(sequences):,} distinct sequences of {MIN_LENGTH} to {MAX_LENGTH} residues; dropped {len(dropped):,} that "
-          f"resemble a test chain, {equal:,} of them equal to one; kept {len(kept):,} with "
+    print(f"{len(sequences):,} distinct sequences of {MIN_LENGTH} to {MAX_LENGTH} residues; dropped {len(dropped):,} "
+          f"that resemble a test chain, {equal:,} of them equal to one; kept {len(kept):,} with "
           f"{sum(map(len, kept)):,} residues.")
     if arguments.json is not None:
         with gzip.open(arguments.json, "wt", encoding="utf-8") as file:

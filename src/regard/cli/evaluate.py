@@ -297,8 +297,8 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], reading: Table, me
     if groups is not None:
         names = found.scores.rows
         if unknown := groups.unknown(names):
-            say_notes([f"--merge: {', '.join(unknown)} {'is a label' if len(unknown) == 1 else 'are labels'} of neither "
-                       "the model nor the data."])
+            what = "is a label" if len(unknown) == 1 else "are labels"
+            say_notes([f"--merge: {', '.join(unknown)} {what} of neither the model nor the data."])
         merged["merged"] = _label_table(found.scores.merged(groups.groups_of(names)))
     return {"task": "labeller", "unit": task.unit, "sequences": found.sequences, "empty": len(empty),
             "loss": found.loss, "unknown_labels": found.scores.unknown, "irregular_spans": found.irregular,
@@ -396,8 +396,9 @@ def _draw_labels(found: Table, terminal: Terminal) -> None:
             continue
         terminal.heading(title)
         cells = [["label", "precision", "recall", "F1", "expected", "predicted"]]
-        cells += [[escape_unprintable(row["label"]), *(f"{100 * row[key]:.2f}" for key in ("precision", "recall", "f1")),
-                   f"{row['expected']:,}", f"{row['predicted']:,}"] for row in rows]
+        for row in rows:
+            percent = [f"{100 * row[key]:.2f}" for key in ("precision", "recall", "f1")]
+            cells.append([escape_unprintable(row["label"]), *percent, f"{row['expected']:,}", f"{row['predicted']:,}"])
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
                                                                 zip(row[1:], widths[1:], strict=True))])

@@ -48,8 +48,8 @@ SIMILAR_COMMANDS = {
     "fit": "train", "finetune": "train", "generate": "complete", "predict": "classify", "infer": "translate",
     "inference": "translate", "decode": "translate", "eval": "evaluate", "test": "evaluate", "score": "evaluate",
     "bleu": "evaluate", "show": "look", "visualize": "look", "attention": "look", "plot": "look", "convert": "export",
-    "mask": "fill", "tag": "label", "annotate": "label", "ner": "label", "check": "data check", "phrasebook": "data phrasebook", "tour": "demo --tour",
-    "version": "--version", "help": "--help",
+    "tag": "label", "annotate": "label", "mask": "fill", "check": "data check", "phrasebook": "data phrasebook",
+    "tour": "demo --tour", "version": "--version", "help": "--help",
 }
 """Commands of other programs, and the one that a user of those may be looking for."""
 DOCUMENTATION = "docs/index.md in the source folder"
@@ -95,7 +95,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
-                label.label, serve.serve, evaluate.evaluate, compare.compare, look.look, info.info, export.export, config.config):
+                label.label, serve.serve, evaluate.evaluate, compare.compare, look.look, info.info, export.export,
+                config.config):
     app.command(cls=PanelCommand)(command)
 
 

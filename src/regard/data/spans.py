@@ -3,11 +3,11 @@
     find_spans(["B-PER", "I-PER", "O", "B-LOC"])     [LabelSpan("PER", 0, 2), LabelSpan("LOC", 3, 4)]
     find_runs(["C", "H", "H", "C"])                  [LabelSpan("C", 0, 1), LabelSpan("H", 1, 3), LabelSpan("C", 3, 4)]
 
-A label of an IOB scheme is O, or a prefix, a hyphen and a type: B- begins a span, I- continues it; IOBES also has E- for
-its last token and S- for a span of one token (BILOU calls them L- and U-). Labels need not follow each other properly:
-conlleval (Tjong Kim Sang and Buchholz 2000) starts a span at B- and S-, at any label after O, E- or S-, and wherever the
-type changes; so an I- without a B- before it begins a span too, as in the scheme IOB1. Such spans are counted, because
-they may be mistakes.
+A label of an IOB scheme is O, or a prefix, a hyphen and a type: B- begins a span, I- continues it; IOBES also has E-
+for its last token and S- for a span of one token (BILOU calls them L- and U-). Labels need not follow each other
+properly: conlleval (Tjong Kim Sang and Buchholz 2000) starts a span at B- and S-, at any label after O, E- or S-, and
+wherever the type changes; so an I- without a B- before it begins a span too, as in the scheme IOB1. Such spans are
+counted, because they may be mistakes.
 
 This module knows labels, not models.
 """

@@ -152,7 +152,8 @@ def evaluate_labeller(task: Labeller, sequences: Iterable[tuple[Sequence[str], S
         chosen = probabilities[known.nonzero()[0], expected[known]].clamp(min=MIN_PROBABILITY)
         nll -= float(chosen.double().log().sum())
     irregular = sum(count_irregular(labels) for _, labels in given) if scores.has_spans else 0
-    return LabellingEvaluation(len(given), scores, nll / max(1, scores.tokens - sum(scores.unknown.values())), irregular)
+    known_tokens = scores.tokens - sum(scores.unknown.values())
+    return LabellingEvaluation(len(given), scores, nll / max(1, known_tokens), irregular)
 
 
 class MetricScore(NamedTuple):

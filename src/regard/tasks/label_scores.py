@@ -6,10 +6,10 @@
     scores.merged(parse_merge("H=HGI,E=EB,C=*").groups_of(scores.rows))      the same for groups of labels
 
 Precision is the fraction of what was predicted that is correct, recall the fraction of what is correct that was
-predicted, F1 their harmonic mean; each is 0 where it would be 0/0. `f1` is that of all spans for labels of an IOB scheme,
-and else the mean over the labels that occur (macro F1). Spans count as correct if type, start and end are correct
-(conlleval). An expected label that the model does not have is never predicted: its tokens are wrong, unless a merge puts
-it into one group with a label that the model has.
+predicted, F1 their harmonic mean; each is 0 where it would be 0/0. `f1` is that of all spans for labels of an IOB
+scheme, and else the mean over the labels that occur (macro F1). Spans count as correct if type, start and end are
+correct (conlleval). An expected label that the model does not have is never predicted: its tokens are wrong, unless a
+merge puts it into one group with a label that the model has.
 """
 
 from collections import Counter
@@ -132,7 +132,8 @@ class LabelScores:
             groups: the name of the group of each label of `rows`.
         """
         own = dict.fromkeys(groups[label] for label in self.labels)
-        found = LabelScores([*own], [*dict.fromkeys(group for label in self.rows if (group := groups[label]) not in own)])
+        others = dict.fromkeys(groups[label] for label in self.rows)
+        found = LabelScores([*own], [group for group in others if group not in own])
         rows, columns = ([found.rows.index(groups[label]) for label in some] for some in (self.rows, self.labels))
         np.add.at(found.counts, np.ix_(rows, columns), self.counts)
         found.has_spans = False

@@ -4,9 +4,9 @@
     task.model                        the bare module
     task.save("other")                config.toml, model.safetensors, tokenizer.*, README.md, manifest.json
 
-`Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller` and `Embedder`. This module also
-writes config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`). The model card is
-written by `regard.tasks.card`.
+`Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller` and `Embedder`. This module
+also writes config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`). The
+model card is written by `regard.tasks.card`.
 
 A task without a tokenizer takes ids only. A task does not know how its model was trained: the tables of config.toml
 about the training are kept as they are.

@@ -84,8 +84,8 @@ class DataConfig(Config):
     label_unit: str | None = choice(UNITS, None)
     """What has a label in token classification: a character or a word. By default the data tells."""
     split_punctuation: bool | None = None
-    """Whether punctuation marks are words of their own in this data; then `regard label` splits texts so. By default the
-    data tells."""
+    """Whether punctuation marks are words of their own in this data; then `regard label` splits texts so. By default
+    the data tells."""
     mix_share: float | None = probability(None)
     """Share of the general data of --mix among the training pairs of an epoch, if a model is fine-tuned."""
 

@@ -196,7 +196,7 @@ def _has_effect(one: ConfigKey, setup: Any) -> bool:
 
 def _sample_defaults() -> dict[str, list[dict[str, str]]]:
     """For each task, the defaults for some amounts of data, devices and recipes: values by key."""
-    found: dict[str, list[list[Default]]] = {"seq2seq": [], "language": [], "masked": [], "classify": []}
+    found: dict[str, list[list[Default]]] = {"seq2seq": [], "language": [], "masked": [], "classify": [], "label": []}
     models = {name: catalog.find_recipe(name).tables["model"] for name in catalog.recipe_names()}
     devices = (DeviceProperties("cpu", 2**34, False), DeviceProperties("cuda", 2**34, True))
     for device, count in itertools.product(devices, SAMPLE_SIZES):
@@ -213,6 +213,10 @@ def _sample_defaults() -> dict[str, list[dict[str, str]]]:
         for side in (None, 28):
             found["classify"].append([*defaults.classification_tokenizer(count, {}),
                                       *defaults.classification_training(count, 20 * count, device, side, {})])
+        for name, unit in itertools.product(("tagger", "tagger-lstm", "tagger-conv"), ("character", "word")):
+            found["label"].append([*defaults.labelling_tokenizer(count, unit, {}),
+                                   *defaults.tagger_model(20 * count, models[name]),
+                                   *defaults.labelling_training(count, 20 * count, unit == "word", device, {})])
     return {task: [{default.key: _format_value(default.value) for default in those} for those in samples]
             for task, samples in found.items()}
 

@@ -192,8 +192,8 @@ def _check_task(found: Task, name: str, task: str, option: str) -> None:
 
 def _trained_config(found: ModelConfig, task: str) -> ModelConfig:
     """The config of the model that is trained: that of the start model, or of a classifier with its encoder."""
-    if task not in ("classify", "label") or isinstance(found, VisionConfig) \
-            or isinstance(found, TaggerConfig if task == "label" else ClassifierConfig):
+    fitting = {"classify": (ClassifierConfig, VisionConfig), "label": (TaggerConfig,)}
+    if task not in fitting or isinstance(found, fitting[task]):
         return found
     shared = {field.name: getattr(found, field.name) for field in fields(EncoderConfig)}
     if task == "label":

@@ -106,7 +106,8 @@ def window_starts(first: Sequence[int], count: int, limit: int) -> list[tuple[in
     ends = [*first[1:], count]
     for token, end in enumerate(ends):
         if end - first[token] > limit:
-            raise ValueError(f"One word has {end - first[token]} subwords, more than the {limit} positions of the model.")
+            raise ValueError(f"One word has {end - first[token]} subwords, more than the {limit} positions of the "
+                             "model.")
         if end - first[start] > limit:
             found.append((start, token))
             start = token

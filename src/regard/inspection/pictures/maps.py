@@ -136,8 +136,8 @@ def label_columns(axes: "Axes", words: Sequence[str], size: int = 1, cell: float
 def confusion_picture(counts: Any, names: Sequence[str], *, title: str = "") -> "Figure":
     """A confusion matrix: a row for each expected label, a column for each predicted one.
 
-    The colours are shares of the rows, so that rare labels can be seen too. Where labels are few, each cell has its share
-    in percent.
+    The colours are shares of the rows, so that rare labels can be seen too. Where labels are few, each cell has its
+    share in percent.
 
     Args:
         counts: (labels, labels), how often each label was predicted for each expected one.
@@ -150,7 +150,7 @@ def confusion_picture(counts: Any, names: Sequence[str], *, title: str = "") -> 
                            f"of shape {checks.shape(given)}")
     totals = given.sum(-1, keepdims=True)
     shares = np.divide(given, totals, out=np.zeros_like(given), where=totals > 0)
-    cell = max(CONFUSION_INCHES if len(names) <= MAX_PRINTED else 0.0, min(CELL_INCHES, MAP_INCHES / max(1, len(names))))
+    cell = CONFUSION_INCHES if len(names) <= MAX_PRINTED else min(CELL_INCHES, MAP_INCHES / len(names))
     side = len(names) * cell
     with canvas.new_figure() as figure:
         axes = canvas.add_panel(figure, 0, 0, side, side)

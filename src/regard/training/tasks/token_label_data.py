@@ -3,9 +3,9 @@
     survey_sequences(request, config)                  statistics of TSV, CoNLL or JSONL files
     prepare_sequences(survey, tokenizer, place)        a tokenizer, trained once, all sequences as ids, and their labels
 
-Sequences without tokens, too long ones and duplicates are skipped and counted. Labels are numbered in sorted order, from
-0. On disk each id has 1 + its label, or 0 if it has none: the second and further subwords of a word, and tokens of the
-validation data whose label is not in the training data. Sequences that are longer than the positions of a model are
+Sequences without tokens, too long ones and duplicates are skipped and counted. Labels are numbered in sorted order,
+from 0. On disk each id has 1 + its label, or 0 if it has none: the second and further subwords of a word, and tokens of
+the validation data whose label is not in the training data. Sequences that are longer than the positions of a model are
 split into windows.
 """
 
@@ -71,7 +71,7 @@ class FilteredSequences:
     inputs: tuple[InputFile, ...]
     filters: FilterConfig
     unit: str
-    reading: Mapping[str, str | None]
+    reading: Mapping[str, Any]
     """The arguments of `LabelledFile`: format, source and target."""
 
     def __iter__(self) -> Iterator[LabelledSequence]:
@@ -246,7 +246,7 @@ def _summary(sequences: FilteredSequences, found: TokenLabelStatistics, noun: st
 def survey_sequences(request: TrainingRequest, config: DataConfig) -> TokenLabelSurvey:
     """Read all files once."""
     inputs, others, log = open_inputs(request.data), open_inputs(request.validation), ReadLog()
-    reading = {"format": request.format, "source": request.source, "target": request.target}
+    reading: dict[str, Any] = {"format": request.format, "source": request.source, "target": request.target}
     layout = LabelledFile(inputs[0], unit=config.label_unit, **reading).layout
     sequences = FilteredSequences(inputs, config.filters, layout.unit, reading)
     statistics = read_statistics(sequences, request.progress, log)
