@@ -222,7 +222,8 @@ class TokenLabelSetup:
         if self.start is not None:
             data = defaults.FinetuningData(count, prepared.tokens, tables["model"]["width"], len(prepared.validation),
                                            "sequence")
-            return [labels, *defaults.finetuning_training(training, data, device, requested)]
+            return [labels, *defaults.tagger_model(prepared.tokens, tables["model"]),
+                    *defaults.finetuning_training(training, data, device, requested)]
         return [labels, Default("model.vocab_size", prepared.vocabulary, "size of the tokenizer"),
                 *defaults.tagger_model(prepared.tokens, tables.get("model", {})), *training]
 
