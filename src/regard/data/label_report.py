@@ -79,7 +79,7 @@ class LabelReport:
     def tables(self) -> dict[str, Any]:
         """The report as plain values."""
         scheme, total = is_span_scheme(self.labels), sum(self.labels.values())
-        cuts = np.percentile(self.lengths, PERCENTILES, method="nearest") if self.lengths else []
+        cuts: list[int] = np.percentile(self.lengths, PERCENTILES, method="nearest").tolist() if self.lengths else []
         return {
             "files": self.layouts, "sequences": len(self.lengths), "tokens": total, "distinct_tokens": len(self.tokens),
             "length": {f"{cut}%": int(value) for cut, value in zip(PERCENTILES, cuts, strict=False)},

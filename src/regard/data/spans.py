@@ -78,4 +78,4 @@ def find_runs(labels: Sequence[str]) -> list[LabelSpan]:
     """The longest runs of equal labels."""
     starts = [at for at, label in enumerate(labels) if not at or label != labels[at - 1]]
     return [LabelSpan(labels[start], start, end)
-            for start, end in zip(starts, [*starts[1:], len(labels)], strict=True)]
+            for start, end in zip(starts, [*starts[1:], len(labels)], strict=False)]

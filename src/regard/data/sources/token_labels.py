@@ -172,7 +172,7 @@ def _recognise_tsv(name: str, sample: Sequence[str], filled: Sequence[str], unit
     spaced = [" " in one.strip(" ") or " " in other.strip(" ") for one, other in pairs]
     fitting = sum(map(max, words, characters))
     inside = any(not line.strip() for line in sample[:-1])
-    if not (certain or fitting > (NEARLY_ALL if inside else MOSTLY) * len(pairs) or sum(spaced) > MOSTLY * len(pairs)
+    if not (certain or fitting >= max(1, (NEARLY_ALL if inside else MOSTLY) * len(pairs)) or sum(spaced) > MOSTLY * len(pairs)
             or len(filled) == 1):
         return None
     if header:
@@ -268,8 +268,10 @@ def _parse_line(location: Location, line: str, layout: TokenLabelLayout) -> Labe
 
 def _pair_up(location: Location, tokens: tuple[str, ...], labels: tuple[str, ...], unit: str) -> LabelledSequence:
     if len(tokens) != len(labels):
+        one = len(labels) == 1 and unit == "word"
+        remedy = " For one label for the whole text, use --task classify." if one else ""
         raise DataError(f"{location}: {plural(len(tokens), unit)}, but {plural(len(labels), 'label')}. Every {unit} "
-                        "needs one label: correct the line, or remove it.")
+                        f"needs one label: correct the line, or remove it.{remedy}")
     return LabelledSequence(tokens, labels, location)
 
 
