@@ -215,8 +215,9 @@ def _join_windows(windows: Sequence[tuple[int, Tensor]], tokens: int, labels: in
     joined, context = torch.zeros(tokens, labels), torch.full((tokens,), -1.0)
     for start, probabilities in windows:
         count = len(probabilities)
-        before = torch.full((count,), torch.inf) if start == 0 else torch.arange(count)
-        after = torch.full((count,), torch.inf) if start + count == tokens else torch.arange(count).flip(0)
+        places = torch.arange(count, dtype=torch.float)
+        before = torch.full((count,), torch.inf) if start == 0 else places
+        after = torch.full((count,), torch.inf) if start + count == tokens else places.flip(0)
         own, inside = torch.minimum(before, after), slice(start, start + count)
         better = own > context[inside]
         joined[inside][better], context[inside][better] = probabilities[better], own[better]

@@ -109,7 +109,8 @@ def test_documents_comments_and_a_token_that_is_a_hash(tmp_path):
 
 def test_conll_u_has_its_words_in_the_second_column(tmp_path):
     rows = ["# sent_id = 1", "1-2\tdu\t_\t_\t_\t_\t_\t_\t_\t_", "1\tde\tde\tADP\t_\t_\t3\tcase\t_\t_",
-            "2\tle\tle\tDET\t_\t_\t3\tdet\t_\t_", "2.1\tx\t_\tX\t_\t_\t_\t_\t_\t_", "3\tpain\tpain\tNOUN\t_\t_\t0\troot\t_\t_"]
+            "2\tle\tle\tDET\t_\t_\t3\tdet\t_\t_", "2.1\tx\t_\tX\t_\t_\t_\t_\t_\t_",
+            "3\tpain\tpain\tNOUN\t_\t_\t0\troot\t_\t_"]
     log = ReadLog()
     assert read(tmp_path, "\n".join(rows), log=log) == [("de le pain", "ADP DET NOUN")]
     assert any("CoNLL-U" in note for note in log.notes)
@@ -145,7 +146,7 @@ def test_unit_and_format_can_be_set(tmp_path):
 
 def test_odd_characters_are_tokens_like_others(tmp_path):
     odd = "a\u2028\u00a0\u200b😀\u0301"
-    assert [one.tokens for one in opened(tmp_path, f"{odd}\tXYZWVU\nbc\tXX\n")][0] == tuple(odd)
+    assert next(iter(opened(tmp_path, f"{odd}\tXYZWVU\nbc\tXX\n"))).tokens == tuple(odd)
     assert split_tokens("  a\u00a0b  c ", "word") == ("a\u00a0b", "c")
     assert join_tokens(("a", "b"), "word") == "a b"
     with pytest.raises(DataError, match=r"data\.tsv:1: byte 2"):

@@ -171,8 +171,8 @@ def _recognise_tsv(name: str, sample: Sequence[str], filled: Sequence[str], unit
     characters = [len(one) == len(other) > 1 for one, other in pairs]
     spaced = [" " in one.strip(" ") or " " in other.strip(" ") for one, other in pairs]
     fitting = sum(map(max, words, characters))
-    inside = any(not line.strip() for line in sample[:-1])
-    if not (certain or fitting >= max(1, (NEARLY_ALL if inside else MOSTLY) * len(pairs)) or sum(spaced) > MOSTLY * len(pairs)
+    enough = NEARLY_ALL if any(not line.strip() for line in sample[:-1]) else MOSTLY
+    if not (certain or fitting >= max(1, enough * len(pairs)) or sum(spaced) > MOSTLY * len(pairs)
             or len(filled) == 1):
         return None
     if header:

@@ -103,7 +103,7 @@ def window_starts(first: Sequence[int], count: int, limit: int) -> list[tuple[in
         count: the number of all ids.
     """
     found, start = list[tuple[int, int]](), 0
-    ends = [*first[1:], count]
+    ends = [*first[1:], count] if first else []
     for token, end in enumerate(ends):
         if end - first[token] > limit:
             raise ValueError(f"One word has {end - first[token]} subwords, more than the {limit} positions of the "
