@@ -93,7 +93,8 @@ INTERNAL = {
     "reset_parameters", "step_features",
     "notify", "check_eval_mode", "check_search", "check_mbr", "check_stream", "require_tokenizer",         # tasks
     "pair_tokenizer", "text_tokenizer", "start_id", "end_ids", "mask_id", "vocabularies", "tokens", "encode_blanks",
-    "encode_texts", "add_special_ids", "special_ids", "token_ids", "encoder", "max_positions", "rows_per_text", "run", "constraints", "seeds", "filters",
+    "special_ids", "token_ids", "encoder",
+    "encode_texts", "add_special_ids", "max_positions", "rows_per_text", "run", "constraints", "seeds", "filters",
 }
 INTERNAL_OF = {
     "Mask": {"aligned"}, "RecurrentDecoder": {"source", "context"}, "Memory": {"mask_for"},

@@ -73,7 +73,7 @@ def test_evaluation_with_merged_labels_and_a_picture(model, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "test.tsv").write_text("MKVL\tHGEC\nACD\tHHZ\n")
     options = ("--merge", "H=HG,C=*", "--confusion", tmp_path / "c.svg")
-    code, out, said = call("evaluate", model, tmp_path / "test.tsv", *options, "--json")
+    code, out, _ = call("evaluate", model, tmp_path / "test.tsv", *options, "--json")
     found = json.loads(out)
     assert code == 0
     assert found["unknown_labels"] == {"G": 1, "Z": 1}
@@ -84,7 +84,7 @@ def test_evaluation_with_merged_labels_and_a_picture(model, tmp_path):
     want = sum(groups.get(one, "C") == groups.get(other, "C") for one, other in both) / 7
     assert found["merged"]["accuracy"] == pytest.approx(want)
     assert (tmp_path / "c.svg").read_bytes().startswith(b"<?xml")
-    code, out, said = call("evaluate", model, tmp_path / "test.tsv")
+    code, out, _ = call("evaluate", model, tmp_path / "test.tsv")
     assert code == 0
     assert "Z (1)" in out
     assert call("evaluate", model, tmp_path / "test.tsv", "--confusion", tmp_path / "c.svg")[0] == 2
@@ -93,7 +93,8 @@ def test_evaluation_with_merged_labels_and_a_picture(model, tmp_path):
 
 def test_errors_name_the_file_and_the_line(model, tmp_path):
     (tmp_path / "bad.tsv").write_text("MKVL\tCCCC\nMKV\tCC\n")
-    for arguments in (("evaluate", model, tmp_path / "bad.tsv"), ("data", "check", tmp_path / "bad.tsv", "--task", "label"),
+    for arguments in (("evaluate", model, tmp_path / "bad.tsv"),
+                      ("data", "check", tmp_path / "bad.tsv", "--task", "label"),
                       ("train", tmp_path / "bad.tsv", "--task", "label", "-o", tmp_path / "new")):
         code, _, said = call(*arguments)
         assert code == 2

@@ -20,8 +20,9 @@ def counted(pairs, label):
 
 def drawn(labels, count=30, unknown=()):
     chance = random.Random(3)
-    return [([chance.choice((*labels, *unknown)) for _ in range(length)], [chance.choice(labels) for _ in range(length)])
-            for length in (chance.randrange(0, 12) for _ in range(count))]
+    lengths = [chance.randrange(0, 12) for _ in range(count)]
+    return [([chance.choice((*labels, *unknown)) for _ in range(length)],
+             [chance.choice(labels) for _ in range(length)]) for length in lengths]
 
 
 def scored(labels, sequences, unknown=()):

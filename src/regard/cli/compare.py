@@ -83,7 +83,6 @@ class MemoryOptions:
     regard compare model-a model-b test.tsv         # two trained translators
     regard compare pairs.tsv --road --quick         # train all five, in minutes
     regard compare pairs.tsv --models seq2seq,transformer --seeds 3
-    regard compare --road --quick                   # on the built-in phrasebook
     regard compare --task copy --mixers lstm,attention --lengths 16,64
     regard compare labelled.tsv --task label --quick
 """)

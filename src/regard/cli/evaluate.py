@@ -59,7 +59,6 @@ Table = dict[str, Any]
 @with_examples("""
     regard evaluate model test.tsv                       # BLEU, chrF and loss
     regard evaluate model test.en test.fr -o output.fr   # keep the translations
-    regard evaluate model test.tsv --beam 1 --json
     regard evaluate language-model test.txt              # perplexity
     regard evaluate labeller test.tsv --merge "H=HGI,E=EB,C=*"
     regard evaluate model --direction en-fr:a.tsv --direction en-de:b.tsv

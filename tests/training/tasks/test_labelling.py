@@ -30,9 +30,9 @@ def surveyed(paths, validation=(), **options):
     return survey_sequences(request, DataConfig(**options))
 
 
-def prepared(file, tmp_path, text=CHAINS, tokenizer=CharactersConfig(), **options):
+def prepared(file, tmp_path, text=CHAINS, tokenizer=None, **options):
     survey = surveyed([file("a.tsv", text)], validation_fraction=0.2, **options)
-    return prepare_sequences(survey, tokenizer, tmp_path / "data"), survey
+    return prepare_sequences(survey, tokenizer or CharactersConfig(), tmp_path / "data"), survey
 
 
 def tagger(made, **options):
@@ -150,7 +150,8 @@ def test_spans_that_begin_with_i_are_counted(file):
     assert any("1 span" in note and "I-" in note for note in survey.warnings)
 
 
-@pytest.mark.parametrize(("text", "named"), [("MK\tHH\nAC\tHH\n", '"H"'), ("", "a.tsv"), ("MKV\tCHH\nMKVA\tC\n", "a.tsv:2")])
+@pytest.mark.parametrize(("text", "named"), [("MK\tHH\nAC\tHH\n", '"H"'), ("", "a.tsv"),
+                                             ("MKV\tCHH\nMKVA\tC\n", "a.tsv:2")])
 def test_data_that_cannot_be_learned_is_refused(file, text, named):
     with pytest.raises(DataError, match=named):
         surveyed([file("a.tsv", text)])
