@@ -15,7 +15,7 @@ import inspect
 import itertools
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field
 from importlib import resources
 from typing import Any
@@ -124,7 +124,11 @@ def _default_by_task(defaults_of: Mapping[str, str]) -> str:
         tasks.setdefault(value, []).append(task)
     if len(tasks) == 1:
         return next(iter(tasks))
-    return ", ".join(f"{value} for {' and '.join(names)}" for value, names in tasks.items())
+    return ", ".join(f"{value} for {_join_names(names)}" for value, names in tasks.items())
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _describe_table(reader: Any, path: str, kinds: Mapping[str, list[str]]) -> Iterator[ConfigKey]:

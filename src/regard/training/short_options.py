@@ -232,7 +232,8 @@ def _expand_heads(attention: Mapping[str, Any], before: int, width: int) -> Iter
 
 
 def _expand_dropout(model: Mapping[str, Any], dropout: float) -> Iterator[tuple[str, Any, str]]:
-    for key in (*DROPOUT_KEYS.get(model["kind"], OTHER_DROPOUT_KEYS), *(("front.dropout",) if "front" in model else ())):
+    front = ("front.dropout",) if "front" in model else ()
+    for key in (*DROPOUT_KEYS.get(model["kind"], OTHER_DROPOUT_KEYS), *front):
         yield key, dropout, ""
     for stack in _stacks(model):
         for part in ("mixer", "cross", "feed_forward"):
