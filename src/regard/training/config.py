@@ -42,7 +42,7 @@ class ValidationConfig(Config):
     every: int = integer(1000, minimum=1)
     """Steps between two validations."""
     metric: str = choice(HIGHER_IS_BETTER, "loss", old="score")
-    """Score that the best model is chosen by."""
+    """Score that the best model is chosen by; for labels of an IOB scheme the default is f1, that of spans."""
     patience: int | None = integer(None, minimum=1)
     """Early stopping: end after this many validations without a better score, not counting those during the warm-up
     and the first 5; by default never."""

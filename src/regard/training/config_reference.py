@@ -220,7 +220,7 @@ def _sample_defaults() -> dict[str, list[dict[str, str]]]:
         for name, unit in itertools.product(("tagger", "tagger-lstm", "tagger-conv"), ("character", "word")):
             found["label"].append([*defaults.labelling_tokenizer(count, unit, {}),
                                    *defaults.tagger_model(20 * count, models[name]),
-                                   *defaults.labelling_training(count, 20 * count, unit == "word", device, {})])
+                                   *defaults.labelling_training(count, 20 * count, False, device, {})])
     return {task: [{default.key: _format_value(default.value) for default in those} for those in samples]
             for task, samples in found.items()}
 
