@@ -4,6 +4,7 @@
     python benchmarks/proteins.py DATA --variants default,transformer --options "--set training.rdrop=1"
     python benchmarks/proteins.py DATA --unlabelled sequences.txt.gz --variants pretrained
     python benchmarks/proteins.py DATA --filter annotations.json --json sequences.txt.gz
+    python benchmarks/proteins.py DATA --distances MODEL --json distances.svg    where a tagger with attention looks
     python benchmarks/proteins.py DATA --speed                          tokens per second beside plain PyTorch, on a CPU
     python benchmarks/proteins.py DATA --quick                          a tiny form, which shows only that it runs
 
@@ -58,10 +59,22 @@ VARIANTS: dict[str, str] = {
     "transformer relative": "--recipe tagger --set model.stack.mixer.position.kind=relative"
                             " --set model.stack.mixer.position.max_distance=32",
     "transformer deep": "--recipe tagger --layers 8 --dropout 0.3",
+    "transformer alone": "--recipe {place}/transformer-alone.toml",
     "pretrained": "",
     "pretrained lstm": "",
 }
-"""The options of each variant; those that begin with "pretrained" start from a masked language model."""
+"""The options of each variant; those that begin with "pretrained" start from a masked language model. {place} is the
+folder of the models."""
+TRANSFORMER_ALONE = """
+[model]
+kind = "tagger"
+width = 256
+[model.stack]
+layers = 4
+mixer = { kind = "attention", heads = 4, position = { kind = "rotary", pairing = "halves" } }
+feed_forward = { ffn_width = 1024, activation = "gelu" }
+"""
+"""The recipe tagger-small without the convolutions before it, so that only attention can look at neighbours."""
 MASKED_LSTM = """
 [model]
 kind = "masked"
@@ -346,6 +359,53 @@ def filter_sequences(arguments: argparse.Namespace) -> None:
             file.write("".join(f"{one}\n" for one in kept))
 
 
+# Where a tagger looks
+
+MAX_DISTANCE = 12
+"""Distances in residues that the picture shows."""
+
+
+def draw_distances(folder: Path, data: Path, output: Path, chains: int) -> str:
+    """Draw how much attention residues of helices, strands and coils pay to residues at each distance.
+
+    The weights are those of the head that pays most attention to a turn of the helix, three and four residues away, of
+    residues that the model labels as helix, compared with all others.
+    """
+    import regard
+    from regard.inspection.pictures.svg import ChartLine, lines_svg
+    from regard.tasks.label_scores import parse_merge
+    from regard.tasks.traces import trace_input
+
+    task = regard.Labeller.load(folder)
+    groups = parse_merge(MERGE).groups_of(task.label_names())
+    sums, counts = dict[tuple[str, int, str], Floats](), dict[str, Floats]()
+    span = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
+    for line in read_lines(data / "cb513.tsv.gz")[:chains]:
+        chain = line.split("\t")[0]
+        labels = np.array([groups[label] for label in task.label(chain).labels])
+        place = np.arange(len(chain))
+        there = (place[:, None] + span >= 0) & (place[:, None] + span < len(chain))
+        columns = np.clip(place[:, None] + span, 0, len(chain) - 1)
+        for attention in trace_input(task, chain).attentions:
+            for head, weights in enumerate(attention.look.weights().float().numpy()):
+                near = np.where(there, np.take_along_axis(weights, columns, 1), 0.0)
+                for group in "HEC":
+                    key = attention.name, head, group
+                    sums[key] = sums.get(key, np.zeros(len(span))) + near[labels == group].sum(0)
+        for group in "HEC":
+            counts[group] = counts.get(group, np.zeros(len(span))) + there[labels == group].sum(0)
+    means = {key: total / np.maximum(1, counts[key[2]]) for key, total in sums.items()}
+    turn = np.isin(np.abs(span), (3, 4))
+    name, head = max(((name, head) for name, head, group in means if group == "H"), key=lambda one: float(
+        means[*one, "H"][turn].mean() - means[*one, "C"][turn].mean()))
+    names = {"H": "helix", "E": "strand", "C": "coil"}
+    lines = [ChartLine(names[group], span, means[name, head, group]) for group in "HEC"]
+    output.write_text(lines_svg(lines, x_label="residues from the one that looks", y_label="attention weight",
+                                title=f"Attention by distance, {name}, head {head + 1}", y_min=0.0), encoding="utf-8")
+    peaks = {names[group]: [int(one) for one in span[np.argsort(-means[name, head, group])[:4]]] for group in "HEC"}
+    return f"{name}, head {head + 1}, {chains} chains; the four distances with most attention: {peaks}"
+
+
 # Speed
 
 def measure_speed(quick: bool) -> str:
@@ -435,8 +495,9 @@ def run(arguments: argparse.Namespace, place: Path) -> None:
     names = arguments.variants.split(",") if arguments.variants else [*VARIANTS][:4]
     extra = shlex.split(arguments.options) + (["--steps", "4"] if arguments.quick else [])
     jobs = list[tuple[str, int, list[str]]]()
+    (place / "transformer-alone.toml").write_text(TRANSFORMER_ALONE)
     for name in names:
-        options = [*shlex.split(VARIANTS[name]), *extra]
+        options = [*shlex.split(VARIANTS[name].replace("{place}", str(place))), *extra]
         if name.startswith("pretrained"):
             text = place / "unlabelled.txt"
             if not text.exists():
@@ -473,6 +534,7 @@ def main() -> None:
                         "chains")
     parser.add_argument("--filter", type=Path, help="write the sequences of this file that resemble no test chain "
                         "into --json, gzipped")
+    parser.add_argument("--distances", type=Path, help="draw where this tagger looks into --json, an SVG file")
     parser.add_argument("--speed", action="store_true", help="measure the speed of training on a CPU")
     parser.add_argument("--work", type=Path, help="the folder of the models; a second call continues there")
     parser.add_argument("--json", type=Path, help="also write the numbers into this file")
@@ -480,6 +542,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.speed:
         print(f"{hardware('cpu')}\n\n{measure_speed(arguments.quick)}")
+    elif arguments.distances is not None:
+        output = arguments.json or Path("distances.svg")
+        print(draw_distances(arguments.distances, arguments.data, output, arguments.chains or 100))
     elif arguments.filter is not None:
         filter_sequences(arguments)
     else:
