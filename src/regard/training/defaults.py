@@ -42,7 +42,7 @@ MASKED_RECIPE = "bert"
 MASKED_SIZES = ((5_000_000, "small"), (100_000_000, "base"))
 """Sizes below this many texts, on a GPU."""
 TEXT_CLASSIFIER_RECIPE, IMAGE_CLASSIFIER_RECIPE = "classifier", "vit"
-TAGGER_RECIPE = "tagger-lstm"
+TAGGER_RECIPE = "tagger-conv"
 TAGGER_SIZES = ((100_000, "tiny"), (5_000_000, "small"))
 """Sizes below this many tokens, on a GPU."""
 MIN_PATCHES, MAX_PATCHES = 49, 1024

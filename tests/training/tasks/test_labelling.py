@@ -206,3 +206,21 @@ def test_a_text_classifier_says_that_the_labels_could_be_of_tokens(file):
     assert any("--task label" in note for note in survey.warnings)
     survey = survey_texts([file("b.tsv", "MKV\tCHH\nAAAA\tHH\n")], [], DataConfig())
     assert not any("--task label" in note for note in survey.warnings)
+
+
+def test_defaults_follow_from_the_data(file, tmp_path):
+    from regard.training.defaults import DeviceProperties
+
+    setup, cpu = TokenLabelSetup(), DeviceProperties("cpu", 2**34, False)
+    for text, tokenizer, unit, kind, metric in ((CHAINS, CharactersConfig(), "character", "characters", "accuracy"),
+                                                (WORDS, UnigramConfig(vocab_size=290), "word", "unigram", "f1")):
+        survey = surveyed([file(f"{unit}.tsv", text)])
+        found = {one.key: one.value for one in setup.data_defaults(survey, {})}
+        assert (found["data.label_unit"], found["tokenizer.kind"]) == (unit, kind)
+        assert found.get("data.split_punctuation") == (True if unit == "word" else None)
+        made = prepare_sequences(survey, tokenizer, tmp_path / unit)
+        trained = {one.key: one.value for one in setup.training_defaults(made, {"model": {}}, cpu)}
+        assert trained["training.validation.metric"] == metric
+        assert trained["model.num_labels"] == len(made.labels)
+        assert trained["training.token_dropout"] > 0
+        assert setup.recipe_default(made, cpu, None).value.startswith("tagger")
