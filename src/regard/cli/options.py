@@ -117,8 +117,8 @@ TargetOption = Annotated[str | None, typer.Option(
     help="Target column, key or language.")]
 FormatOption = Annotated[str | None, typer.Option(
     "--format", metavar="NAME", rich_help_panel=DATA_PANEL, show_default="from the file name",
-    autocompletion=complete_names("plain", "tsv", "jsonl", "po", "tmx"),
-    help="File format: plain, tsv, jsonl, po or tmx.")]
+    autocompletion=complete_names("plain", "tsv", "jsonl", "po", "tmx", "conll"),
+    help="File format: plain, tsv, jsonl, po or tmx; for labels of tokens tsv, conll or jsonl.")]
 
 ToOption = Annotated[str | None, typer.Option(
     "--to", metavar="LANGUAGE", rich_help_panel=SEARCH_PANEL, show_default=False,

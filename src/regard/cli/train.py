@@ -241,7 +241,8 @@ def train(
         metavar="DATA", show_default=False,
         help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain files: sources, then targets). For language and masked "
         "models plain text. To classify, a folder with a folder of images for each class, two IDX files, or texts with "
-        "labels (TSV, JSONL). With --teacher also a plain file of sources.")] = None,
+        "labels (TSV, JSONL). To label tokens, sequences with a label for every token (TSV, CoNLL, JSONL). With "
+        "--teacher also a plain file of sources.")] = None,
     *,
     examples: DataOptions,
     several: DirectionOptions,

@@ -141,7 +141,7 @@ def read_statistics(sequences: FilteredSequences, progress: ProgressHook, log: R
         tuple(sorted(counts)), dict(counts), np.frombuffer(hashes, np.uint64) if hashes else np.zeros(0, np.uint64),
         {name: count for name, count in found.dropped.items() if count}, str(found.empty[0]) if found.empty else "",
         found.relabelled, irregular if is_span_scheme(counts) else 0,
-        sequences.unit == "word" and alone > attached)
+        sequences.unit == "word" and alone >= attached)
 
 
 @dataclass(frozen=True)
