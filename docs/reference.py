@@ -75,11 +75,12 @@ GROUPS = {
     "tasks": Group(
         "Training and tasks", "A task is a model with its tokenizer and its search: what `regard.load` returns.",
         ("train", "CallbackEvent", "StopTraining", "TrainingError", "load", "task", "Translator", "Completer", "Filler",
-         "Classifier", "Embedder", "Translation", "Completion",
+         "Classifier", "Labeller", "Embedder", "Translation", "Completion",
          "Beam", "Sampling", "Glossary", "Alignment"),
         ("regard.tasks", "regard.training", "regard.data"),
         ("regard.tasks.filler.FilledText", "regard.tasks.filler.BlankSuggestion", "regard.tasks.filler.TokenGuess",
-         "regard.tasks.classifier.Label")),
+         "regard.tasks.classifier.Label", "regard.tasks.labeller.Labelling", "regard.tasks.labeller.TokenLabel",
+         "regard.tasks.labeller.LabelledSpan")),
     "inspection": Group(
         "Inspection", "Attention weights of a model that runs, their statistics and their files.",
         ("watch", "Look", "Trace", "heat_map"), ("regard.inspection", "regard.attention.look"),
@@ -95,6 +96,7 @@ INTERNAL = {
     "reset_parameters", "step_features", "gates", "attend_heads", "finish",
     "notify", "check_eval_mode", "check_search", "check_mbr", "check_stream", "require_tokenizer",         # tasks
     "pair_tokenizer", "text_tokenizer", "start_id", "end_ids", "mask_id", "vocabularies", "tokens", "encode_blanks",
+    "special_ids", "token_ids", "encoder",
     "encode_texts", "add_special_ids", "max_positions", "rows_per_text", "run", "constraints", "seeds", "filters",
 }
 INTERNAL_OF = {

@@ -106,6 +106,7 @@ OBJECTS = {
     "Completer": (texting.completer, r"^Completer\(language, [\d,]+ parameters"),
     "Filler": (texting.filler, r"^Filler\(masked, [\d,]+ parameters"),
     "Classifier": (texting.classifier, r"^Classifier\(classifier, [\d,]+ parameters, vocabulary 400, 3 labels, cpu\)$"),
+    "Labeller": (texting.tagger, r"^Labeller\(tagger, [\d,]+ parameters, vocabulary 400, 3 labels, cpu\)$"),
     "Embedder": (lambda: regard.task(reading()), r"^Embedder\(.*no tokenizer\)$"),
     "EncoderDecoder": (lambda: texting.translator().model, r"heads=2"),
     "LanguageModel": (lambda: texting.completer().model, r"heads="),

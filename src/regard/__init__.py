@@ -65,6 +65,7 @@ _HOMES = {
     "Filler": "regard.tasks.filler",
     "Classifier": "regard.tasks.classifier",
     "Embedder": "regard.tasks.classifier",
+    "Labeller": "regard.tasks.labeller",
     "EncoderDecoder": "regard.models.encoder_decoder",
     "LanguageModel": "regard.models.language",
     "MaskedModel": "regard.models.language",
@@ -138,6 +139,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.tasks.completer import Completion as Completion
     from regard.tasks.filler import Filler as Filler
     from regard.tasks.glossary import Glossary as Glossary
+    from regard.tasks.labeller import Labeller as Labeller
     from regard.tasks.load import load as load
     from regard.tasks.load import task as task
     from regard.tasks.search import Beam as Beam

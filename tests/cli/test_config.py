@@ -71,7 +71,7 @@ def test_defaults(reference):
     assert found["training.max_grad_norm"] == "1.0"
     assert found["training.schedule.learning_rate"] == found["training.batches.max_tokens"] == BY_DATA
     assert found["training.precision"] == BY_DATA  # of the device
-    assert found["training.label_smoothing"] == "0.1 for seq2seq and classify, 0.0 for language and masked"
+    assert found["training.label_smoothing"] == "0.1 for seq2seq, classify and label, 0.0 for language and masked"
     assert found["model.width"] == BY_RECIPE
     assert found["training.validation.metric"].startswith("chrf for seq2seq, loss for language and masked")
 

@@ -124,6 +124,8 @@ READING = {
     "masked wide": reading(MaskedModelConfig, "convolution", mlm_width=6, tie_word_embeddings=False,
                            output_bias=False),
     "tagger": reading(TaggerConfig, "recurrence", num_labels=3),
+    "front": reading(TaggerConfig, "rotary", "none", "pre", num_labels=3,
+                     front=StackConfig(layers=1, mixer=ConvolutionConfig(kernel_size=3, gate="glu"))),
     "first": reading(ClassifierConfig, num_labels=3, pooling="first", pooler_activation="tanh"),
     "last": reading(ClassifierConfig, "recurrence", num_labels=3, pooling="last"),
     "mean": reading(ClassifierConfig, "rotary", "none", num_labels=3, pooling="mean"),

@@ -99,7 +99,8 @@ def test_without_a_tokenizer_it_shows_the_way_with_ids():
 
 def test_of_a_tagger_it_shows_what_a_tagger_does():
     text = card("tagger", labels=LABELS)
-    assert "classifier.label_ids(" in text
+    assert "labeller.label(" in text
+    assert "regard label " in text
     assert ".classify(" not in text  # which gives a label to a whole text, and a tagger refuses
 
 

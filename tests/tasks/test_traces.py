@@ -216,7 +216,7 @@ def test_a_completion(limit):
                                                                                  abs=1e-5)
 
 
-@pytest.mark.parametrize("make", [texting.filler, texting.classifier, texting.tagger])
+@pytest.mark.parametrize("make", [texting.filler, texting.classifier])
 def test_a_text_that_is_read(make):
     task = make()
     trace = traces.trace_input(task, TEXT, name="tiny")

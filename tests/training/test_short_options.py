@@ -30,7 +30,7 @@ from regard.training.tasks.interface import TrainingRequest
 
 VOCABULARY = {"encoder-decoder": ("source_vocab_size", "target_vocab_size"),
               "seq2seq": ("source_vocab_size", "target_vocab_size"), "vision": ("num_labels",),
-              "classifier": ("vocab_size", "num_labels")}
+              "classifier": ("vocab_size", "num_labels"), "tagger": ("vocab_size", "num_labels")}
 """What only the data determines, by the kind of model."""
 TASK_OF_KIND = {kind: task for task, setup in TASKS.items() for kind in setup.model_kinds}
 SIZED_RECIPES = [name for recipe in catalog.recipe_names() for name in recipe_sizes(recipe)]

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.comparison.memory import MemoryResult
+    from regard.comparison.runs import RunReporter
+    from regard.comparison.settings import ComparisonSettings, RoadStep
 
 Several = list[str] | None
 ResultTable = Mapping[str, Any]
@@ -62,9 +64,9 @@ class MemoryOptions:
 
     task: Annotated[str | None, typer.Option(
         "--task", metavar="NAME", rich_help_panel=MEMORY_PANEL, show_default=False,
-        autocompletion=complete_names("copy", "recall", "adding"),
-        help="Train recurrence, convolution and self-attention on a synthetic memory task: copy, recall or "
-        "adding.")] = None
+        autocompletion=complete_names("copy", "recall", "adding", "label"),
+        help="Train recurrence, convolution and self-attention on a synthetic memory task: copy, recall or adding; or "
+        "label: on DATA with a label for every token (TSV, CoNLL, JSONL).")] = None
     mixers: Annotated[str | None, typer.Option(
         "--mixers", metavar="NAME,...", rich_help_panel=MEMORY_PANEL,
         show_default="rnn,lstm,gru,convolution,attention",
@@ -81,8 +83,8 @@ class MemoryOptions:
     regard compare model-a model-b test.tsv         # two trained translators
     regard compare pairs.tsv --road --quick         # train all five, in minutes
     regard compare pairs.tsv --models seq2seq,transformer --seeds 3
-    regard compare --road --quick                   # on the built-in phrasebook
     regard compare --task copy --mixers lstm,attention --lengths 16,64
+    regard compare labelled.tsv --task label --quick
 """)
 @expand_options
 def compare(
@@ -134,9 +136,20 @@ def compare(
     sentences that differ most. `regard compare DATA --road` trains several models on the same data with the same budget
     and tests them on the same pairs: scores over seeds and by length, parameters, speed, memory, and gradients;
     FOLDER/page.html also shows learning curves and attention. The same call resumes an interrupted comparison. `regard
-    compare --task copy` compares layers on a memory task. Exit code 1: a training failed; 2: the call or the data was
+    compare --task copy` compares layers on a memory task, and `regard compare DATA --task label` the three taggers on
+    data with a label for every token. Exit code 1: a training failed; 2: the call or the data was
     wrong; 130: interrupted.
     """
+    if memory.task == "label":
+        no_effect = {"--road": road, "--beam": beam, "--to": to, "--mixers": memory.mixers, "--lengths": memory.lengths,
+                     "--long": memory.long}
+        _refuse_given(no_effect, "with --task label")
+        files = {"data": tuple(given or ()), "validation": tuple(validation or ()), "test": tuple(test or ()),
+                 "source": source, "target": target, "format": format}
+        _compare_taggers(None if recipes is None else _split_names(recipes), files,
+                         {"seeds": seeds, "device": device}, quick, budget, changes or (),
+                         Path(output or DEFAULT_FOLDER), as_json, quiet)
+        return
     if memory.task is not None:
         others = {"DATA": given, "--road": road, "--models": recipes, "--budget": budget, "--quick": quick,
                   "--test": test, "--validation": validation, "--set": changes, "--beam": beam, "--source": source,
@@ -191,9 +204,31 @@ def _split_names(text: str) -> tuple[str, ...]:
 
 def _compare_trainings(names: Sequence[str] | None, files: dict[str, Any], options: dict[str, Any], quick: bool,
                        budget: str | None, changes: Sequence[str], folder: Path, as_json: bool, quiet: bool) -> None:
+    from regard.comparison import road
+    from regard.comparison.runs import RunReporter
+    from regard.comparison.settings import ROAD, ComparisonSettings, road_steps
+
+    def run(settings: ComparisonSettings, reporter: RunReporter) -> ResultTable:
+        return road.compare_road(settings, road.ComparisonData(**files), folder, reporter)
+
+    _run_trainings(lambda: road_steps(ROAD if names is None else names), run,
+                   lambda found: draw_road(found, sys.stdout), options, quick, budget, changes, folder, as_json, quiet)
+
+
+def _run_trainings(steps: "Callable[[], tuple[RoadStep, ...]]",
+                   run: "Callable[[ComparisonSettings, RunReporter], ResultTable]",
+                   draw: Callable[[ResultTable], None], options: dict[str, Any], quick: bool, budget: str | None,
+                   changes: Sequence[str], folder: Path, as_json: bool, quiet: bool) -> None:
+    """Run a comparison of trainings, and print its results.
+
+    Args:
+        steps: the models; a ValueError names one that does not fit.
+        run: trains and tests them.
+        draw: prints the results.
+    """
     from regard import toml
-    from regard.comparison import road, runs
-    from regard.comparison.settings import ROAD, ComparisonBudget, ComparisonSettings, road_steps
+    from regard.comparison import runs
+    from regard.comparison.settings import ComparisonBudget, ComparisonSettings
     from regard.training.loop import TrainingError
     from regard.training.progress import BriefLogger, progress_logger
 
@@ -203,8 +238,7 @@ def _compare_trainings(names: Sequence[str] | None, files: dict[str, Any], optio
         options["changes"] = dict(toml.parse_override(text) for text in changes)
         options["budget"] = ComparisonBudget() if budget is None else ComparisonBudget.read(budget)
         make = ComparisonSettings.quick if quick else ComparisonSettings
-        settings = make(road_steps(ROAD if names is None else names), **options)
-        found = road.compare_road(settings, road.ComparisonData(**files), folder, reporter)
+        found = run(make(steps(), **options), reporter)
     except runs.InterruptedTraining as error:
         fail(str(error), 130)
     except TrainingError as error:
@@ -214,8 +248,31 @@ def _compare_trainings(names: Sequence[str] | None, files: dict[str, Any], optio
     if as_json:
         write_json(found)
     else:
-        draw_road(found, sys.stdout)
+        draw(found)
         write_line(str(folder / runs.PAGE_FILE))
+
+
+def _compare_taggers(names: Sequence[str] | None, files: dict[str, Any], options: dict[str, Any], quick: bool,
+                     budget: str | None, changes: Sequence[str], folder: Path, as_json: bool, quiet: bool) -> None:
+    from regard.comparison.runs import RunReporter
+    from regard.comparison.settings import TAGGERS, ComparisonSettings, road_steps
+    from regard.comparison.taggers import LabelledData, compare_taggers, describe_setting, label_rows, score_rows
+    from regard.training.tasks.labelling import TokenLabelSetup
+
+    if not files["data"]:
+        fail("--task label needs DATA: sequences with a label for every token.")
+
+    def run(settings: ComparisonSettings, reporter: RunReporter) -> ResultTable:
+        return compare_taggers(settings, LabelledData(**files), folder, reporter)
+
+    def draw(found: ResultTable) -> None:
+        console = _make_console(sys.stdout)
+        console.print(escape_unprintable(describe_setting(found)), markup=False, highlight=False)
+        for head, rows in (score_rows(found), label_rows(found)):
+            _print_table(console, head, rows)
+
+    _run_trainings(lambda: road_steps(TAGGERS if names is None else names, TokenLabelSetup.model_kinds), run, draw,
+                   {**options, "task": "label"}, quick, budget, changes, folder, as_json, quiet)
 
 
 def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | None, beam: int, device: str,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from regard.training.estimate import TrainingEstimate
 
 Several = list[str] | None
+CHECKED_TASKS = ("seq2seq", "label")
 RULES = ("empty", "too_long", "ratio", "copy", "duplicate", "replacement", "mojibake", "control", "line_breaks",
          "decomposed", "outer_spaces", "repeated_source")
 """`regard.data.filters.RULE_NAMES`, which is not imported for the help; the first five skip pairs by default."""
@@ -63,13 +64,17 @@ def data() -> None:
     regard data check pairs.tsv
     regard data check train.en train.fr        # sources and targets
     regard data check pairs.tsv --validation valid.tsv --test test.tsv
-    regard data check pairs.tsv --max-words 100 --max-length-ratio 3
     regard data check corpus.tmx --source en --target fr --json > report.json
+    regard data check labelled.tsv --task label --test test.tsv
 """)
 def check(
     data: Annotated[list[str], typer.Argument(
         metavar="DATA", help="Sentence pairs (TSV, JSONL, PO, TMX, or pairs of plain files: sources, then targets), "
-        "also compressed with gzip. - is standard input.")],
+        "also compressed with gzip. With --task label: sequences with a label for every token (TSV, CoNLL, JSONL). - "
+        "is standard input.")],
+    task: Annotated[str, typer.Option(
+        "--task", metavar="NAME", rich_help_panel=DATA_PANEL, autocompletion=complete_names(*CHECKED_TASKS),
+        help=f"What the data is for: {' or '.join(CHECKED_TASKS)}.")] = "seq2seq",
     validation: Annotated[Several, typer.Option(
         metavar="FILE", rich_help_panel=DATA_PANEL,
         help="Validation data, to find pairs that are also in DATA, or nearly; repeat for each file.")] = None,
@@ -97,13 +102,24 @@ def check(
     as_json: JsonReportOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Check sentence pairs before training on them.
+    """Check sentence pairs, or sequences with labels, before training on them.
 
     Prints how many pairs are kept, and which are skipped and why, with line numbers; lengths and vocabulary; suspicious
     encodings; which validation and test pairs are in the training data, or nearly (character 5-grams with a Jaccard
     similarity of 0.8 or more); the lines to look at first; and how long a training with the defaults of `regard train`
-    would take. Exit code 2: the data cannot be read, or no pair is left.
+    would take. With --task label: how the files are read, lengths, labels, duplicates, I- without B-, and what
+    validation and test data share with the training data. Exit code 2: the data cannot be read, or no pair is left.
     """
+    if task not in CHECKED_TASKS:
+        fail(f"--task must be {' or '.join(CHECKED_TASKS)}, but is {task} instead.")
+    if task == "label":
+        filters_given = {"--max-words": max_words, "--max-characters": max_characters, "--drop": drop, "--keep": keep,
+                         "--max-length-ratio": max_length_ratio}
+        if named := [name for name, value in filters_given.items() if value is not None]:
+            fail(f"{', '.join(named)}: These options are for sentence pairs. Leave them out with --task label.")
+        _check_labels(data, validation or (), test or (), {"source": source, "target": target, "format": format},
+                      as_json)
+        return
     from regard.data import doctor
     from regard.data.sources import formats
     from regard.data.sources.text import DataError
@@ -212,6 +228,68 @@ def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
         terminal.heading("Warnings")
     for warning in tables["warnings"]:
         terminal.text(escape_unprintable(warning), "  ")
+
+
+def _check_labels(data: Sequence[str], validation: Sequence[str], test: Sequence[str], reading: dict[str, Any],
+                  as_json: bool) -> None:
+    """Check sequences with a label for every token."""
+    from regard.data.label_report import check_labels
+    from regard.data.sources.text import InputFile, ReadLog
+    from regard.data.sources.token_labels import LabelledFile
+
+    log = ReadLog()
+    try:
+        files = [LabelledFile(InputFile(data[0]), log=log, **reading)]
+        unit = files[0].layout.unit
+        files += [LabelledFile(InputFile(path), unit=unit, log=log, **reading) for path in data[1:]]
+        others = [[LabelledFile(InputFile(path), unit=unit, log=log, **reading) for path in paths]
+                  for paths in (validation, test)]
+        found = check_labels(files, validation=others[0], test=others[1]).tables()
+    except ValueError as error:
+        fail(str(error))
+    say_notes(log.notes)
+    if as_json:
+        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    else:
+        draw_label_report(found, unit, Terminal.of(sys.stdout))
+    if not found["sequences"]:
+        fail(f"{', '.join(data)}: There are no labelled sequences. There is nothing to train on.")
+
+
+def draw_label_report(found: dict[str, Any], unit: str, terminal: Terminal) -> None:
+    """Print the report on sequences with labels."""
+    for file in found["files"]:
+        terminal.text(escape_unprintable(file))
+    terminal.heading("Sequences")
+    rows = [["sequences", f"{found['sequences']:,}"], [f"{unit}s", f"{found['tokens']:,}"],
+            [f"distinct {unit}s", f"{found['distinct_tokens']:,}"]]
+    names = {"empty": "skipped, without tokens", "duplicates": "duplicates",
+             "conflicts": "duplicates with other labels", "irregular_spans": "with I- instead of B-"}
+    for key, name in names.items():
+        if found[key] is not None and found[key]["count"]:
+            rows.append([name, f"{found[key]['count']:,} ({_format_places(found[key]['first'], found[key]['count'])})"])
+    terminal.table({name: escape_unprintable(value) for name, value in rows})
+    terminal.heading(f"Lengths in {unit}s (percentiles)")
+    _draw_columns(terminal, [["", *("max" if name == "100%" else name for name in found["length"])],
+                             ["length", *(f"{value:,}" for value in found["length"].values())]])
+    terminal.heading("Labels")
+    _draw_columns(terminal, [["label", f"{unit}s", "share"],
+                             *([escape_unprintable(label), f"{one['tokens']:,}", f"{100 * one['share']:.2f}%"]
+                               for label, one in found["labels"].items())])
+    if found["spans"]:
+        terminal.heading("Spans")
+        _draw_columns(terminal, [["type", "spans"], *([escape_unprintable(name) or "(none)", f"{count:,}"]
+                                                      for name, count in found["spans"].items())])
+    for name, one in found["overlap"].items():
+        terminal.heading(f"{name.capitalize()} data")
+        facts = {"sequences": f"{one['sequences']:,}",
+                 "also in the training data": f"{one['in_training']:,}"
+                 + (f" ({_format_places(one['first'], one['in_training'])})" if one["first"] else ""),
+                 f"{unit}s that training does not have": f"{one['unknown_tokens']:,} of {one['tokens']:,}"}
+        if one["unknown_labels"]:
+            facts["labels that training does not have"] = ", ".join(
+                f"{label} ({count:,})" for label, count in one["unknown_labels"].items())
+        terminal.table({key: escape_unprintable(value) for key, value in facts.items()})
 
 
 def _draw_overlap(name: str, overlap: dict[str, Any], near: dict[str, Any] | None, terminal: Terminal) -> None:

@@ -38,7 +38,7 @@ from regard.cli.options import (
     with_examples,
 )
 from regard.cli.output import fail, say_notes, write_json
-from regard.terminal import Terminal
+from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from regard.tasks.completer import Completer
     from regard.tasks.evaluation import TokenLoss
     from regard.tasks.filler import Filler
+    from regard.tasks.label_scores import LabelScores
+    from regard.tasks.labeller import Labeller
     from regard.tasks.translator import Translator
 
 Table = dict[str, Any]
@@ -57,8 +59,8 @@ Table = dict[str, Any]
 @with_examples("""
     regard evaluate model test.tsv                       # BLEU, chrF and loss
     regard evaluate model test.en test.fr -o output.fr   # keep the translations
-    regard evaluate model test.tsv --beam 1 --json
     regard evaluate language-model test.txt              # perplexity
+    regard evaluate labeller test.tsv --merge "H=HGI,E=EB,C=*"
     regard evaluate model --direction en-fr:a.tsv --direction en-de:b.tsv
 """)
 def evaluate(
@@ -67,7 +69,8 @@ def evaluate(
         metavar="DATA", show_default=False,
         help="Test data. Translator: sentence pairs (TSV, JSONL, PO, TMX, or two plain files: sources, then targets). "
         "Language model and masked language model: plain text. Classifier: a TSV of text and label, a folder with one "
-        "folder of images per class, or two IDX files. - is standard input.")] = None,
+        "folder of images per class, or two IDX files. Labeller: sequences with a label for every token (TSV, CoNLL, "
+        "JSONL). - is standard input.")] = None,
     direction: Annotated[list[str] | None, typer.Option(
         "--direction", metavar="PAIR:FILE,...", rich_help_panel=DATA_PANEL, show_default=False,
         help="Test data of one direction of a model for several languages, instead of DATA: en-fr:test.en,test.fr. "
@@ -89,6 +92,13 @@ def evaluate(
         autocompletion=complete_names("13a", "intl", "zh", "char", "none"),
         help="sacreBLEU's tokenizer for BLEU: 13a, intl, zh, char, or none for texts that are tokenized "
         "already.")] = "13a",
+    merge: Annotated[str | None, typer.Option(
+        "--merge", metavar="GROUPS", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Labeller: also score groups of labels, such as H=HGI,E=EB,C=* or noun=NOUN+PROPN; * stands for all "
+        "others.")] = None,
+    confusion: Annotated[str | None, typer.Option(
+        "--confusion", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Labeller: draw the confusion matrix into a new file (.png, .svg or .pdf).")] = None,
     output: Annotated[str | None, typer.Option(
         "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
         help="Also write the translations to a new file, one per line.")] = None,
@@ -99,23 +109,29 @@ def evaluate(
     Use data that the model was not trained on. A translator gets BLEU and chrF with 95% confidence intervals and
     sacreBLEU signatures and the loss, also by source length, and a warning if its translations are degenerate: empty,
     copied, all alike or repetitive. A language model gets loss, perplexity and bits per character; a masked language
-    model the loss of masked tokens; a classifier accuracy and loss.
+    model the loss of masked tokens; a classifier accuracy and loss; a labeller accuracy, precision, recall and F1 of
+    every label, and of spans for the labels of an IOB scheme (conlleval's rule).
     """
     from regard.tasks.classifier import Classifier
     from regard.tasks.completer import Completer
     from regard.tasks.filler import Filler
+    from regard.tasks.labeller import Labeller
     from regard.tasks.translator import Translator
 
-    if output is not None and os.path.lexists(output):
-        fail(f"{output}: The file exists already. Choose another name, or remove it.")
-    if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
-        fail(f"{output}: The folder {os.path.dirname(output)} does not exist. Create it first.")
+    for file in (output, confusion):
+        if file is not None and os.path.lexists(file):
+            fail(f"{file}: The file exists already. Choose another name, or remove it.")
+        if file is not None and not os.path.isdir(os.path.dirname(file) or "."):
+            fail(f"{file}: The folder {os.path.dirname(file)} does not exist. Create it first.")
     task = open_task(model, device, *TASK_COMMANDS)
     if (to is not None or direction) and not isinstance(task, Translator):
         fail(f"{model}: --to and --direction are for a translator, but this model is "
              f"{TASK_NOUNS[type(task).__name__]}. Leave them out.")
     if output is not None and not isinstance(task, Translator):
         fail(f"{output}: -o writes translations, but this model is {TASK_NOUNS[type(task).__name__]}. Leave it out.")
+    if (merge is not None or confusion is not None) and not isinstance(task, Labeller):
+        fail(f"{model}: --merge and --confusion are for a labeller, but this model is "
+             f"{TASK_NOUNS[type(task).__name__]}. Leave them out.")
     try:
         data = _check_data(data, direction, to)
         if isinstance(task, Translator):
@@ -132,6 +148,9 @@ def evaluate(
             found = _evaluate_completer(task, data, window)
         elif isinstance(task, Filler):
             found = _evaluate_filler(task, data)
+        elif isinstance(task, Labeller):
+            reading = {"source": source, "target": target, "format": format}
+            found = _evaluate_labeller(task, data, reading, merge, confusion, batch_tokens)
         else:
             assert isinstance(task, Classifier)
             found = _evaluate_classifier(task, data, batch_tokens)
@@ -255,6 +274,61 @@ def _evaluate_classifier(task: "Classifier", data: Sequence[str], batch_tokens: 
     return {"task": "classifier", **asdict(found), "accuracy": found.accuracy}
 
 
+def _evaluate_labeller(task: "Labeller", data: Sequence[str], reading: Table, merge: str | None, confusion: str | None,
+                       batch_tokens: int | None) -> Table:
+    from regard.data.sources.text import DataError, InputFile, ReadLog
+    from regard.data.sources.token_labels import LabelledFile
+    from regard.tasks.evaluation import evaluate_labeller
+    from regard.tasks.label_scores import parse_merge
+
+    groups = None if merge is None else parse_merge(merge)
+    _check_picture(confusion)
+    log, empty = ReadLog(), list[Any]()
+    files = [LabelledFile(InputFile(path), unit=task.unit, log=log, **reading) for path in data]
+    sequences = [(one.tokens, one.labels) for file in files for one in file.read(empty)]
+    say_notes(log.notes)
+    if not sequences:
+        raise DataError(f"{', '.join(data)}: There are no labelled sequences in this data.")
+    found = evaluate_labeller(task, sequences, batch_tokens=batch_tokens)
+    if confusion is not None:
+        _draw_confusion(found.scores, confusion)
+    merged = {}
+    if groups is not None:
+        names = found.scores.rows
+        if unknown := groups.unknown(names):
+            what = "is a label" if len(unknown) == 1 else "are labels"
+            say_notes([f"--merge: {', '.join(unknown)} {what} of neither the model nor the data."])
+        merged["merged"] = _label_table(found.scores.merged(groups.groups_of(names)))
+    return {"task": "labeller", "unit": task.unit, "sequences": found.sequences, "empty": len(empty),
+            "loss": found.loss, "unknown_labels": found.scores.unknown, "irregular_spans": found.irregular,
+            **_label_table(found.scores), **merged}
+
+
+def _label_table(scores: "LabelScores") -> Table:
+    spans = {"span_f1": scores.spans.f1, "span_precision": scores.spans.precision, "span_recall": scores.spans.recall,
+             "spans": [one._asdict() for one in scores.by_span()]} if scores.has_spans else {}
+    return {"tokens": scores.tokens, "correct": scores.correct, "accuracy": scores.accuracy,
+            "macro_f1": scores.macro_f1, **spans, "labels": [one._asdict() for one in scores.by_label()],
+            "confusion": scores.confusion}
+
+
+def _check_picture(file: str | None) -> None:
+    """Refuse a name that is not one of a picture, before the work begins."""
+    from regard.inspection.pictures.canvas import picture_format
+
+    if file is not None:
+        picture_format(file)
+
+
+def _draw_confusion(scores: "LabelScores", file: str) -> None:
+    from regard.inspection.pictures.canvas import picture_format, render_figure
+    from regard.inspection.pictures.maps import confusion_picture
+    from regard.storage.filesystem import write_file
+
+    picture = render_figure(confusion_picture(scores.confusion, scores.rows), picture_format(file))
+    write_file(Path(file), picture, overwrite=False)
+
+
 def _read_images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list[str]]":
     """The bytes of all images, and their labels."""
     import torch
@@ -296,6 +370,8 @@ def _draw_table(found: Table, terminal: Terminal) -> None:
         _draw_directions(found, terminal)
         return
     terminal.table(_result_rows(found))
+    if found["task"] == "labeller":
+        _draw_labels(found, terminal)
     for each in found.get("degenerate", ()):
         terminal.text(f"Warning: {each['sentence']}")
     buckets = found.get("by_length", ())
@@ -310,10 +386,52 @@ def _draw_table(found: Table, terminal: Terminal) -> None:
                           for row in cells]])
 
 
+def _draw_labels(found: Table, terminal: Terminal) -> None:
+    """The scores of each label, of each type of spans, and of groups of labels."""
+    tables = [("Labels", found["labels"]), ("Spans (conlleval)", found.get("spans", ())),
+              ("Merged labels", found.get("merged", {}).get("labels", ()))]
+    for title, rows in tables:
+        if not rows:
+            continue
+        terminal.heading(title)
+        cells = [["label", "precision", "recall", "F1", "expected", "predicted"]]
+        for row in rows:
+            percent = [f"{100 * row[key]:.2f}" for key in ("precision", "recall", "f1")]
+            cells.append([escape_unprintable(row["label"]), *percent, f"{row['expected']:,}", f"{row['predicted']:,}"])
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
+                                                                zip(row[1:], widths[1:], strict=True))])
+                          for row in cells]])
+
+
+def _labeller_rows(found: Table) -> dict[str, str]:
+    rows = {"Accuracy": f"{100 * found['accuracy']:.2f}% ({found['correct']:,} of "
+                        f"{plural(found['tokens'], found['unit'])})"}
+    if "merged" in found:
+        merged = found["merged"]
+        rows["Accuracy of merged labels"] = f"{100 * merged['accuracy']:.2f}% ({merged['correct']:,})"
+    if "span_f1" in found:
+        rows["F1 of spans"] = (f"{100 * found['span_f1']:.2f} (precision {100 * found['span_precision']:.2f}, recall "
+                               f"{100 * found['span_recall']:.2f})")
+    rows |= {"Macro F1": f"{100 * found['macro_f1']:.2f}", "Loss": f"{found['loss']:.4f}",
+             "Test data": plural(found["sequences"], "sequence")}
+    if found["empty"]:
+        rows["Skipped"] = f"{plural(found['empty'], 'sequence')} without tokens"
+    if found["unknown_labels"]:
+        shown = ", ".join(f"{escape_unprintable(name)} ({count:,})" for name, count in found["unknown_labels"].items())
+        rows["Unknown labels"] = f"{shown}: the model does not have them, so their tokens count as wrong"
+    if found["irregular_spans"]:
+        rows["Irregular spans"] = (f"{found['irregular_spans']:,} begin with I- instead of B-; conlleval's rule counts "
+                                   "them as spans")
+    return rows
+
+
 def _result_rows(found: Table) -> dict[str, str]:
     """The results by name, in words; losses are in nats."""
     from regard.tasks.bootstrap import BOOTSTRAP_DRAWS
 
+    if found["task"] == "labeller":
+        return _labeller_rows(found)
     if found["task"] == "classifier":
         return {"Accuracy": f"{100 * found['accuracy']:.2f}% ({found['correct']:,} of {found['examples']:,})",
                 "Loss": f"{found['loss']:.4f}"}

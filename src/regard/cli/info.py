@@ -133,7 +133,7 @@ def _format_start(found: "ModelInfo") -> str:
 
 def format_stored_score(name: str, value: float) -> str:
     """A score of a record with its name: BLEU 41.25, general BLEU 39.9."""
-    names = {"bleu": "BLEU", "chrf": "chrF", "general_bleu": "general BLEU", "general_chrf": "general chrF",
+    names = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "general_bleu": "general BLEU", "general_chrf": "general chrF",
              "general_loss": "general loss"}
     return f"{names.get(name, name)} {value:.4g}"
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from regard.inspection.trace import Trace
     from regard.tasks.task import Task
 
-LOOK_TASKS = ("Translator", "Completer", "Filler", "Classifier", "Embedder")
+LOOK_TASKS = ("Translator", "Completer", "Filler", "Classifier", "Labeller", "Embedder")
 DEFAULT_BEAMS = {"Translator": 5, "Completer": 1}
 """Default beam sizes; other tasks generate no text."""
 PAGE_ENDINGS, PICTURE_ENDINGS, TRACE_ENDINGS = (".html", ".htm"), (".png", ".svg", ".pdf"), (".safetensors",)
@@ -205,6 +205,7 @@ def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | Non
     from regard.tasks.classifier import Classifier, Embedder
     from regard.tasks.completer import Completer
     from regard.tasks.filler import Filler
+    from regard.tasks.labeller import Labeller
     from regard.tasks.translator import Translator
 
     beams = beams or beam or DEFAULT_BEAMS.get(type(task).__name__, 1)
@@ -215,7 +216,7 @@ def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | Non
                                         name=name)
     if isinstance(task, Completer):
         return traces.trace_completion(task, text + prefix, max_length=max_length or 0, beams=beams, name=name)
-    assert isinstance(task, Filler | Classifier | Embedder)
+    assert isinstance(task, Filler | Classifier | Labeller | Embedder)
     return traces.trace_input(task, text, name=name)
 
 

@@ -28,6 +28,7 @@ from regard.cli import (
     export,
     fill,
     info,
+    label,
     look,
     serve,
     train,
@@ -40,15 +41,15 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the installed package."""
 
 SECTIONS = {"Start": ("demo",), "Train": ("train", "data"),
-            "Use": ("translate", "complete", "fill", "classify", "serve"),
+            "Use": ("translate", "complete", "fill", "classify", "label", "serve"),
             "Look and compare": ("look", "evaluate", "compare"), "Tools": ("info", "config", "export")}
 """Sections of `regard --help`; a command that is in none of them is listed with the last."""
 SIMILAR_COMMANDS = {
     "fit": "train", "finetune": "train", "generate": "complete", "predict": "classify", "infer": "translate",
     "inference": "translate", "decode": "translate", "eval": "evaluate", "test": "evaluate", "score": "evaluate",
     "bleu": "evaluate", "show": "look", "visualize": "look", "attention": "look", "plot": "look", "convert": "export",
-    "mask": "fill", "check": "data check", "phrasebook": "data phrasebook", "tour": "demo --tour",
-    "version": "--version", "help": "--help",
+    "tag": "label", "annotate": "label", "mask": "fill", "check": "data check", "phrasebook": "data phrasebook",
+    "tour": "demo --tour", "version": "--version", "help": "--help",
 }
 """Commands of other programs, and the one that a user of those may be looking for."""
 DOCUMENTATION = "docs/index.md in the source folder"
@@ -94,7 +95,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
-                serve.serve, evaluate.evaluate, compare.compare, look.look, info.info, export.export, config.config):
+                label.label, serve.serve, evaluate.evaluate, compare.compare, look.look, info.info, export.export,
+                config.config):
     app.command(cls=PanelCommand)(command)
 
 

@@ -57,10 +57,11 @@ OPTION_ALIASES = {
     "--max-steps": "--steps", "--max-epochs": "--epochs", "--num-train-epochs": "--epochs",
 }
 """Names that Hugging Face, fairseq and OpenNMT use; they are not listed in the help."""
-TASK_COMMANDS = {"Translator": "translate", "Completer": "complete", "Filler": "fill", "Classifier": "classify"}
+TASK_COMMANDS = {"Translator": "translate", "Completer": "complete", "Filler": "fill", "Classifier": "classify",
+                 "Labeller": "label"}
 """The command for each task class."""
 TASK_NOUNS = {"Translator": "a translator", "Completer": "a language model", "Filler": "a masked language model",
-              "Classifier": "a classifier", "Embedder": "an encoder without a head"}
+              "Classifier": "a classifier", "Labeller": "a labeller", "Embedder": "an encoder without a head"}
 """How messages call the task classes."""
 AUTO_DEVICE = "auto"
 MAX_BEAMS = 10_000
@@ -116,8 +117,8 @@ TargetOption = Annotated[str | None, typer.Option(
     help="Target column, key or language.")]
 FormatOption = Annotated[str | None, typer.Option(
     "--format", metavar="NAME", rich_help_panel=DATA_PANEL, show_default="from the file name",
-    autocompletion=complete_names("plain", "tsv", "jsonl", "po", "tmx"),
-    help="File format: plain, tsv, jsonl, po or tmx.")]
+    autocompletion=complete_names("plain", "tsv", "jsonl", "po", "tmx", "conll"),
+    help="File format: plain, tsv, jsonl, po or tmx; for labels of tokens tsv, conll or jsonl.")]
 
 ToOption = Annotated[str | None, typer.Option(
     "--to", metavar="LANGUAGE", rich_help_panel=SEARCH_PANEL, show_default=False,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from regard.training.logging import TrainingEvent
     from regard.training.tasks.interface import SynthesisRequest
 
-TASK_NAMES = ("seq2seq", "language", "masked", "classify")
+TASK_NAMES = ("seq2seq", "language", "masked", "classify", "label")
 LONG_SECONDS = 24 * 3600
 """On a terminal a user is asked before a longer training."""
 BY_DATA, BY_RECIPE = "depends on the data", "from the recipe"
@@ -245,7 +245,8 @@ def train(
         metavar="DATA", show_default=False,
         help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain files: sources, then targets). For language and masked "
         "models plain text. To classify, a folder with a folder of images for each class, two IDX files, or texts with "
-        "labels (TSV, JSONL). With --teacher also a plain file of sources.")] = None,
+        "labels (TSV, JSONL). To label tokens, sequences with a label for every token (TSV, CoNLL, JSONL). With "
+        "--teacher also a plain file of sources.")] = None,
     *,
     examples: DataOptions,
     several: DirectionOptions,

@@ -216,7 +216,7 @@ def measure_model(folder: Path, tested: TestPairs, *, beams: int, device: str,
     task = require_translator(load(folder, device=device), folder)
     found = evaluation.evaluate_translator(task, tested, beams=beams)
     longest = sorted(tested, key=lambda pair: -len(pair[0].split()))
-    lines = _progress_lines(folder)
+    lines = progress_lines(folder)
     shown = tested[shown_sentence(tested)]
     return ModelMeasures(
         found.scores.bleu, found.scores.chrf, found.loss.mean, tuple(one._asdict() for one in found.by_length),
@@ -248,7 +248,7 @@ def _attention_svg(task: Translator, source: str, target: str) -> str | None:
     return trace_svg(traces.trace_forced(task, source, target))
 
 
-def _progress_lines(folder: Path) -> list[dict[str, Any]]:
+def progress_lines(folder: Path) -> list[dict[str, Any]]:
     """The progress lines of the metrics."""
     with (folder / METRICS_FILE).open(encoding="utf-8") as file:
         return [line for line in map(json.loads, file) if line["event"] == "progress"]

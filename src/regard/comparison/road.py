@@ -15,14 +15,15 @@ import torch
 from regard._version import __version__
 from regard.comparison import runs as places
 from regard.comparison import splits
-from regard.comparison.measures import ModelMeasures, shown_sentence
+from regard.comparison.measures import ModelMeasures, measure_model, shown_sentence
 from regard.comparison.pages import ResultTable, road_page
-from regard.comparison.runs import QUICK_THREADS, RunReporter, RunResults, run_comparison
+from regard.comparison.runs import QUICK_THREADS, RunMeasures, RunReporter, run_comparison
 from regard.comparison.settings import ComparisonSettings
 from regard.comparison.splits import SplitFiles
 from regard.training.tasks import common as paths
 
 SUMMARY_VERSION = 1
+RunResults = dict[str, list[ModelMeasures]]
 SUMMARIZED_SCORES = ("bleu", "chrf", "loss", "tokens_per_second", "seconds")
 
 
@@ -126,7 +127,10 @@ def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path
     files = SplitFiles.at(place.data)
     if not all(path.exists() for path in files):
         files = data.written(place.data, reporter.note)
-    results = run_comparison(setting, place, files, reporter)
+    tested = splits.read_pairs(files.test)
+    results = run_comparison(setting, place, files, reporter, RunMeasures(
+        lambda model, device, peak: measure_model(model, tested, beams=setting.beams, device=device, peak=peak),
+        ModelMeasures.to_json, ModelMeasures.from_json))
     found = summarize_runs(setting, results, _describe_setup(setting, data, files, results))
     place.write(places.RESULTS_FILE, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     maps = {name: runs[0].attention for name, runs in results.items()}

@@ -20,14 +20,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from regard.checks import plural
-from regard.comparison.measures import ModelMeasures, measure_model
 from regard.comparison.settings import ComparisonSettings, RoadStep, match_parameters, steps_for_amount
-from regard.comparison.splits import SplitFiles, read_pairs
+from regard.comparison.splits import SplitFiles
 from regard.storage.filesystem import FolderError, write_file
 from regard.tokens import IGNORED_LABEL
 from regard.training import logging, resolution
@@ -112,7 +111,6 @@ def _read_object(path: Path) -> Table:
     return found
 
 
-TASK = "seq2seq"
 COUNTED_BATCHES = 200
 """At most this many batches are counted."""
 PILOT_STEPS, UNTIMED_STEPS = 24, 8
@@ -148,14 +146,15 @@ def training_request(setting: ComparisonSettings, step: RoadStep, files: SplitFi
                      changes: dict[str, Any], *,
                      steps: int | None = None, seed: int = 1, resume: bool = False) -> TrainingRequest:
     """The training request for one model."""
-    return TrainingRequest(task=TASK, data=(str(files.train),), validation=(str(files.validation),), output=output,
-                           recipe=setting.recipe(step), resume=resume, device=setting.device, adapt_threads=False,
+    return TrainingRequest(task=setting.task, data=(str(files.train),), validation=(str(files.validation),),
+                           output=output, recipe=setting.recipe(step), resume=resume, device=setting.device,
+                           adapt_threads=False,
                            changes={**setting.changes_of(step, steps), **changes, "training.seed": seed})
 
 
 def _prepare_run(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, place: Path) -> PreparedTraining:
     request = training_request(setting, step, files, place / "trial", {})
-    plan = TASKS[TASK]()
+    plan = TASKS[setting.task]()
     name = _device_name(setting)
     return prepare(request, plan, resolution.requested_config(request, plan),
                    resolution.device_properties(torch.device(name)), lambda event: None)
@@ -207,13 +206,22 @@ def _temporary_folder(place: Path) -> Iterator[None]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-RunResults = dict[str, list[ModelMeasures]]
+MeasuresT = TypeVar("MeasuresT")
 QUICK_THREADS = 4
 """A quick comparison uses at most this many threads."""
 
 
 class InterruptedTraining(Exception):  # noqa: N818 (requested by the user: no error)
     """The user stopped a training. The same command continues the comparison."""
+
+
+class RunMeasures(NamedTuple, Generic[MeasuresT]):
+    """How a trained model is measured, and how that is stored."""
+
+    measure: Callable[[Path, str, int | None], MeasuresT]
+    """(model folder, device, peak memory of a GPU) -> the measurements"""
+    to_json: Callable[[MeasuresT], Table]
+    from_json: Callable[[Table], MeasuresT]
 
 
 class RunReporter(NamedTuple):
@@ -225,33 +233,31 @@ class RunReporter(NamedTuple):
     """Makes the loggers of one training."""
 
 
-def run_comparison(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles,
-                   reporter: RunReporter) -> RunResults:
+def run_comparison(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles, reporter: RunReporter,
+                   measures: RunMeasures[MeasuresT]) -> dict[str, list[MeasuresT]]:
     """Train and measure every model with every seed; finished runs are read, not repeated."""
     with _few_threads(setting):
-        return _run_all(setting, place, files, reporter)
+        return _run_all(setting, place, files, reporter, measures)
 
 
-def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles,
-             reporter: RunReporter) -> RunResults:
+def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles, reporter: RunReporter,
+             measures: RunMeasures[MeasuresT]) -> dict[str, list[MeasuresT]]:
     todo = [(step, seed) for step in setting.steps for seed in range(1, setting.seeds + 1)]
-    tested = read_pairs(files.test)
     allowed: dict[str, TrainingAllowance] = {}
     if any(place.finished(step.name, seed) is None for step, seed in todo):
         allowed = _allowances(setting, place, files)
-    results: RunResults = {step.name: [] for step in setting.steps}
+    results: dict[str, list[MeasuresT]] = {step.name: [] for step in setting.steps}
     for number, (step, seed) in enumerate(todo, 1):
         known = place.finished(step.name, seed)
         if known is None:
             steps = plural(allowed[step.name].steps, "step")
             reporter.note(f"{number} of {len(todo)}: {step.name}, seed {seed}, {steps}")
             peak = _train_run(setting, step, seed, place, files, allowed[step.name], reporter)
-            found = measure_model(place.model(step.name, seed), tested, beams=setting.beams,
-                                  device=_device_name(setting), peak=peak)
-            place.finish(step.name, seed, found.to_json())
+            found = measures.measure(place.model(step.name, seed), _device_name(setting), peak)
+            place.finish(step.name, seed, measures.to_json(found))
         else:
             reporter.note(f"{number} of {len(todo)}: {step.name}, seed {seed}: finished before")
-            found = ModelMeasures.from_json(known)
+            found = measures.from_json(known)
         results[step.name].append(found)
     return results
 

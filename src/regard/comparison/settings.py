@@ -26,6 +26,8 @@ from regard.toml import ConfigError
 from regard.training.defaults import lookup, recipe_with_size
 from regard.training.tasks.translation import TranslationSetup
 
+TAGGERS = ("tagger-lstm", "tagger-conv", "tagger")
+"""The three ways to label tokens: recurrence, convolution, self-attention."""
 ROAD = ("seq2seq", "seq2seq-attention", "attention", "conv", "transformer")
 DESCRIPTIONS = {
     "seq2seq": "recurrence, one context vector",
@@ -33,6 +35,9 @@ DESCRIPTIONS = {
     "attention": "attention alone: no recurrence, one head, no feed-forward part",
     "conv": "convolution, and attention to the source",
     "transformer": "self-attention in many heads, with feed-forward parts",
+    "tagger": "self-attention, after convolutions over the neighbours",
+    "tagger-lstm": "recurrence in both directions, after convolutions over the neighbours",
+    "tagger-conv": "convolutions whose reach grows from layer to layer",
 }
 
 
@@ -44,17 +49,22 @@ class RoadStep(NamedTuple):
     about: str
 
 
-def road_steps(names: Sequence[str]) -> tuple[RoadStep, ...]:
-    """The steps of these recipes; a ValueError names one that is unknown, cannot translate or occurs twice."""
+def road_steps(names: Sequence[str], kinds: Sequence[str] = TranslationSetup.model_kinds) -> tuple[RoadStep, ...]:
+    """The steps of these recipes; a ValueError names one that is unknown, of another kind or occurs twice.
+
+    Args:
+        kinds: the kinds of models that can be compared; by default those that translate.
+    """
     if not names:
         raise checks.wrong("models", "at least one recipe, such as transformer", "none")
     found = list[RoadStep]()
     for name in names:
         kind = catalog.find_recipe(name).tables["model"]["kind"]
-        if kind not in TranslationSetup.model_kinds:
+        if kind not in kinds:
             able = [known for known in catalog.recipe_names()
-                    if catalog.find_recipe(known).tables["model"]["kind"] in TranslationSetup.model_kinds]
-            raise checks.wrong("models", f"recipes that translate, such as {', '.join(able)}", f'"{name}"')
+                    if catalog.find_recipe(known).tables["model"]["kind"] in kinds]
+            what = "translate" if kinds == TranslationSetup.model_kinds else "label tokens"
+            raise checks.wrong("models", f"recipes that {what}, such as {', '.join(able)}", f'"{name}"')
         if name in [step.name for step in found]:
             raise checks.wrong("models", "different recipes", f'"{name}" twice')
         found.append(RoadStep(name, name, DESCRIPTIONS.get(name, DESCRIPTIONS.get(name.rpartition("-")[0], ""))))
@@ -136,7 +146,7 @@ def match_parameters(given: ModelConfig, parameters: int) -> dict[str, Any]:
 
 def _scale_width(given: ModelConfig, wide: int, before: int) -> dict[str, Any]:
     changes: dict[str, Any] = {"width": wide}
-    for side in ("encoder", "decoder"):
+    for side in ("encoder", "decoder", "front", "stack"):
         part = getattr(getattr(given, side, None), "feed_forward", None)
         if part is not None and part.ffn_width is not None:
             changes[f"{side}.feed_forward.ffn_width"] = max(1, round(part.ffn_width * wide / before))
@@ -164,6 +174,7 @@ QUICK_SETTINGS: Mapping[str, Any] = {
 }
 """Settings of a short training of small models: a high learning rate that decays to 0, and small batches."""
 QUICK_BUDGET = ComparisonBudget(tokens=600_000, parameters=450_000)
+QUICK_LABEL_BUDGET = ComparisonBudget(tokens=400_000, parameters=450_000)
 QUICK_WARMUP, QUICK_VALIDATIONS = 12, 3
 """A quick training warms up for one in 12 steps, and validates 3 times."""
 SIDES = ("encoder", "decoder")
@@ -185,15 +196,18 @@ class ComparisonSettings:
     device: str = "auto"
     small: bool = False
     """Whether this is a quick comparison."""
+    task: str = "seq2seq"
+    """The training task: "seq2seq", or "label"."""
 
     @staticmethod
     def quick(steps: tuple[RoadStep, ...], **others: Any) -> "ComparisonSettings":
         """A quick comparison; by default with few tokens and the same small number of parameters for each model."""
         made = ComparisonSettings(steps, small=True, **others)
+        quick = QUICK_BUDGET if made.task == "seq2seq" else QUICK_LABEL_BUDGET
         if made.budget == ComparisonBudget():
-            return replace(made, budget=QUICK_BUDGET)
+            return replace(made, budget=quick)
         if made.budget.tokens is None and made.budget.minutes is None:
-            made = replace(made, budget=replace(made.budget, tokens=QUICK_BUDGET.tokens))
+            made = replace(made, budget=replace(made.budget, tokens=quick.tokens))
         return made
 
     def recipe(self, step: RoadStep) -> str:
@@ -203,7 +217,7 @@ class ComparisonSettings:
     def changes_of(self, step: RoadStep, steps: int | None = None) -> dict[str, Any]:
         """Config changes for one model; `steps` if they are known."""
         made = dict(SHARED_SETTINGS)
-        if self.small:
+        if self.small and self.task == "seq2seq":
             made |= {**QUICK_SETTINGS, **_quick_model_settings(catalog.find_recipe(self.recipe(step)).tables["model"])}
         if steps is not None:
             made["training.schedule.max_steps"] = steps
@@ -216,7 +230,7 @@ class ComparisonSettings:
     def identity(self) -> dict[str, Any]:
         """What a resumed comparison must share with the stored one: all but the models and the number of seeds."""
         return {"budget": self.budget.to_json(), "changes": dict(self.changes), "beams": self.beams,
-                "quick": self.small}
+                "quick": self.small, **({} if self.task == "seq2seq" else {"task": self.task})}
 
 
 def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:

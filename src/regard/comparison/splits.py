@@ -9,8 +9,9 @@ Pairs with the same source are all in one file, in any order of the data. This m
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from regard.checks import plural
 from regard.data import phrasebook
@@ -74,11 +75,11 @@ def split_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = 
     all_pairs = read(data)
     tested = {pair[0] for pair in given.get("test", ())}
     all_pairs = [pair for pair in all_pairs if pair[0] not in tested]
-    found = _hold_out(all_pairs, [name for name in SPLIT_NAMES[1:] if name not in given])
+    found = hold_out(all_pairs, [name for name in SPLIT_NAMES[1:] if name not in given], itemgetter(0), "pair")
     if len(found["train"]) < MIN_TRAINING_PAIRS:
         raise DataError(f"{', '.join(data)}: A comparison needs at least {MIN_TRAINING_PAIRS:,} training pairs, but "
                         f"only {plural(len(found['train']), 'pair')} remain after filtering and splitting.")
-    return _write_splits(place, {**found, **given})
+    return write_splits(place, {name: _jsonl_lines(pairs) for name, pairs in {**found, **given}.items()})
 
 
 def split_phrasebook(place: Path) -> SplitFiles:
@@ -88,7 +89,7 @@ def split_phrasebook(place: Path) -> SplitFiles:
         pairs = phrasebook.pairs(count, split=name, seed=seed, clauses=PHRASEBOOK_CLAUSES, words=PHRASEBOOK_WORDS)
         return ((pair.source, pair.target) for pair in pairs)
 
-    return _write_splits(place, {name: drawn(name) for name in SPLIT_NAMES})
+    return write_splits(place, {name: _jsonl_lines(drawn(name)) for name in SPLIT_NAMES})
 
 
 def read_pairs(path: Path) -> list[TextPair]:
@@ -97,19 +98,28 @@ def read_pairs(path: Path) -> list[TextPair]:
         return [(pair["source"], pair["target"]) for pair in map(json.loads, lines)]
 
 
-def _hold_out(pairs: Sequence[TextPair], wanted: Sequence[str]) -> dict[str, list[TextPair]]:
-    """Divide the pairs: each wanted split gets the sources with the smallest hashes, the rest is for training."""
-    hashes = sorted({_hash_source(pair[0]) for pair in pairs})
+ItemT = TypeVar("ItemT")
+
+
+def hold_out(items: Sequence[ItemT], wanted: Sequence[str], text: Callable[[ItemT], str],
+             noun: str) -> dict[str, list[ItemT]]:
+    """Divide the items: each wanted split gets the texts with the smallest hashes, the rest is for training.
+
+    Args:
+        text: the text of an item, by which it is placed.
+        noun: what an item is called in messages.
+    """
+    hashes = sorted({_hash_source(text(item)) for item in items})
     count = min(MAX_HELD_OUT, round(HELD_OUT_FRACTION * len(hashes))) if len(hashes) < MIN_TRAINING_PAIRS * 2 else \
         min(MAX_HELD_OUT, max(5, round(HELD_OUT_FRACTION * len(hashes))))
     limits = [hashes[count * place] if count else 0 for place in range(1, len(wanted) + 1)]
-    found: dict[str, list[TextPair]] = {name: [] for name in ("train", *wanted)}
-    for pair in pairs:
-        own = _hash_source(pair[0])
-        found[next((name for name, limit in zip(wanted, limits, strict=True) if own < limit), "train")].append(pair)
+    found: dict[str, list[ItemT]] = {name: [] for name in ("train", *wanted)}
+    for item in items:
+        own = _hash_source(text(item))
+        found[next((name for name, limit in zip(wanted, limits, strict=True) if own < limit), "train")].append(item)
     for name in wanted:
         if not found[name]:
-            raise DataError(f"{plural(len(pairs), 'pair')}: too few to hold out a {name} set. Give one with --{name}.")
+            raise DataError(f"{plural(len(items), noun)}: too few to hold out a {name} set. Give one with --{name}.")
     return found
 
 
@@ -117,11 +127,12 @@ def _hash_source(source: str) -> int:
     return int.from_bytes(hashlib.blake2b(source.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _write_splits(place: Path, parts: Mapping[str, Iterable[TextPair]]) -> SplitFiles:
+def write_splits(place: Path, parts: Mapping[str, Iterable[str]]) -> SplitFiles:
+    """Write the lines of each split into its file."""
     place.mkdir(parents=True, exist_ok=True)
     files = SplitFiles.at(place)
     for name, path in zip(SPLIT_NAMES, files, strict=True):
-        write_file(path, "".join(_jsonl_lines(parts[name])).encode())
+        write_file(path, "".join(parts[name]).encode())
     return files
 
 

@@ -1,11 +1,12 @@
 """Encoder, decoder, and both together: tokens to states, tokens to logits, source and target to logits.
 
-    Encoder           ids ── embedding ── block ── … ── (norm) ──► states (B, N, D)
+    Encoder           ids ── embedding ── (front) ── block ── … ── (norm) ──► states (B, N, D)
     Decoder           ids ── embedding ── block ── … ── (norm) ── output ──► logits (B, N, V)
                                             ▲ cross-attention to the encoded source, where there is one
     EncoderDecoder    source ── Encoder ──► memory;  target, memory ── Decoder ──► logits
 
-In an encoder every token attends to all others; in a decoder to itself and those before it. The blocks may have any
+In an encoder every token attends to all others; in a decoder to itself and those before it. The front of an encoder is
+another stack before its own, such as convolutions that read the neighbours of each token. The blocks may have any
 mixer (in a decoder: any that can be computed step by step), so with self-attention an `EncoderDecoder` is the
 Transformer of Vaswani et al. 2017 (algorithm 8 of Phuong and Hutter 2022). The two embeddings and the output layer may
 share one table (section 3.4 of the paper). These models do not know what their ids mean, nor how the next one is
@@ -33,11 +34,17 @@ from regard.tokens import AnyTokens, PackedTokens
 
 
 class Encoder(nn.Module):
-    """Tokens to the states of all tokens."""
+    """Tokens to the states of all tokens.
 
-    def __init__(self, embedding: Embedding, stack: Stack) -> None:
+    Args:
+        embedding: ids to vectors.
+        stack: the layers.
+        front: layers before these; None for none.
+    """
+
+    def __init__(self, embedding: Embedding, stack: Stack, front: Stack | None = None) -> None:
         super().__init__()
-        self.embedding, self.stack = embedding, stack
+        self.embedding, self.front, self.stack = embedding, front, stack
         self.width = embedding.width
 
     def encode(self, tokens: AnyTokens) -> AnyMemory:
@@ -51,6 +58,8 @@ class Encoder(nn.Module):
     def states(self, tokens: AnyTokens) -> Tensor:
         """(B, N, D): each state at the position of its token."""
         x = self.embedding(tokens.ids, tokens.positions, tokens.segments)
+        if self.front is not None:
+            x = self.front(x, tokens.present)
         return self.stack(x, tokens.present)
 
     def forward(self, tokens: AnyTokens) -> Tensor:
@@ -69,6 +78,8 @@ class EncoderConfig(Config):
     """Width of the model (d_model): features of each token."""
     embedding: EmbeddingConfig = EmbeddingConfig()
     """Token and position embedding."""
+    front: StackConfig | None = None
+    """Layers before the others, such as convolutions over the neighbours of each token; none without this table."""
     stack: StackConfig
     """The layers."""
 
@@ -78,18 +89,23 @@ class EncoderConfig(Config):
 
     def encoder(self) -> Encoder:
         """Build the encoder alone."""
-        return Encoder(self.embedding.build(self.vocab_size, self.width), self.stack.build(self.width, causal=False))
+        return Encoder(self.embedding.build(self.vocab_size, self.width), self.stack.build(self.width, causal=False),
+                       None if self.front is None else self.front.build(self.width, causal=False))
 
     def parameters(self) -> int:
         """The number of parameters of the model."""
-        return self.embedding.parameters(self.vocab_size, self.width) + self.stack.parameters(self.width)
+        stacks = [self.stack, *([] if self.front is None else [self.front])]
+        return (self.embedding.parameters(self.vocab_size, self.width)
+                + sum(stack.parameters(self.width) for stack in stacks))
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value conflicts with another."""
         yield from ((f"embedding.{key}", why) for key, why in self.embedding.clashes(self.width))
-        yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=False))
-        if self.stack.cross is not None:
-            yield "stack.cross", "an encoder has no source to attend to"
+        for name, stack in (("front", self.front), ("stack", self.stack)):
+            if stack is not None:
+                yield from ((f"{name}.{key}", why) for key, why in stack.clashes(self.width, causal=False))
+                if stack.cross is not None:
+                    yield f"{name}.cross", "an encoder has no source to attend to"
 
 
 @dataclass(frozen=True)

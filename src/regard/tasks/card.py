@@ -23,11 +23,12 @@ PART_SEPARATOR = "/"
 """Between a score and the part of the validation data that it belongs to: "bleu/en-fr"."""
 CARD_FOLDER = "path/to/this/folder"
 """Stands for the folder in commands."""
-COUNTED = ("pairs", "texts", "images", "characters")
+COUNTED = ("pairs", "texts", "images", "characters", "sequences", "tokens")
 """What `[data]` of a record may count."""
 SYNTHETIC_COUNT = "synthetic_pairs"
 """Counted apart from the pairs."""
-SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy"}
+SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy",
+               "f1": "F1"}
 INTERVAL_SUFFIX = "_interval"
 """A record has the confidence interval of a score under the name of the score and this."""
 GENERAL = "general_"
@@ -70,8 +71,9 @@ TASK_USAGE = {
                         f'regard fill {CARD_FOLDER} "... ___ ..."', '.fill("... ___ ...").text',
                         ".fill_ids([[5, 6, 7]])", "fill-mask"),
     "classifier": CLASSIFICATION,
-    "tagger": TaskUsage("token classification", "labels tokens", "classifier", "", ".label_ids([[5, 6, 7]])",
-                        ".label_ids([[5, 6, 7]])", "token-classification"),
+    "tagger": TaskUsage("token classification", "gives every token a label", "labeller",
+                        f'regard label {CARD_FOLDER} "..."', '.label("...").labels', ".label_ids([[5, 6, 7]])",
+                        "token-classification"),
     "vision": TaskUsage("image classification", "classifies images", "classifier",
                         f"regard classify {CARD_FOLDER} image.png", ".classify(images)", "", "image-classification"),
     "encoder": TaskUsage("embedding", "computes a vector for a text", "embedder", "", '.embed("...")',
@@ -83,6 +85,7 @@ LIMITS = {
                     "A translation can be fluent and still be wrong. Have a person check what matters."),
     "language model": ("It continues a text as its training data would: what it writes may be false or offensive.",),
     "classification": ("It always chooses one of its labels, also for texts that fit none of them.",),
+    "token classification": ("It gives every token one of its labels, also where none of them fits.",),
     "image classification": ("It always chooses one of its classes, also for images that fit none of them.",),
 }
 

@@ -1,6 +1,7 @@
-"""`Classifier` assigns labels to texts, tokens or images; `Embedder` computes a vector for a text.
+"""`Classifier` assigns labels to texts or images; `Embedder` computes a vector for a text.
 
-Both read texts in batches of similar length; the result for one text does not depend on the others.
+Both read texts in batches of similar length; the result for one text does not depend on the others. `LabelTask` is what
+a `Classifier` and a `Labeller`, which assigns labels to tokens, have in common.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.models.classification import Tagger
 from regard.models.contract import Memory
 from regard.models.vision import ImageClassifier
 from regard.tasks.task import EncoderTask, Ids, as_texts, map_batches
@@ -34,8 +34,28 @@ class Label(NamedTuple):
         return f"Label({self.name!r}, {self.probability:.4g})"
 
 
-class Classifier(EncoderTask):
-    """A model that assigns labels: to images, to texts, or to every token of a text."""
+class LabelTask(EncoderTask):
+    """A model with labels: a `Classifier`, or a `Labeller`."""
+
+    def label_ids(self, rows: Ids) -> list[Tensor]:
+        """The label probabilities of each row, (labels,); from a tagger of each token, (N, labels)."""
+        found = self._probabilities(rows)
+        self._notify_sequences(rows)
+        return found
+
+    @torch.inference_mode()
+    def _probabilities(self, rows: Ids) -> list[Tensor]:
+        probabilities = torch.softmax(self.model(self.tokens(rows)).float(), -1)
+        per_row = probabilities.dim() == 2
+        return [one if per_row else one[:len(row)] for one, row in zip(probabilities, rows, strict=True)]
+
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the labels, or their numbers."""
+        return tuple(map(str, range(self.config.num_labels))) if self.labels is None else self.labels  # type: ignore[union-attr]
+
+
+class Classifier(LabelTask):
+    """A model that assigns labels to texts or images."""
 
     @overload
     def classify(self, given: str, *, batch_tokens: int | None = None  # type: ignore[overload-overlap]
@@ -52,8 +72,6 @@ class Classifier(EncoderTask):
         Args:
             batch_tokens: the number of tokens of a batch of texts, padding included.
         """
-        if isinstance(self.model, Tagger):
-            raise ValueError("This model is a tagger: it labels tokens, not whole texts. Use label_ids(...).")
         if isinstance(given, Tensor):
             from regard.data.images import scale_pixels
 
@@ -75,18 +93,9 @@ class Classifier(EncoderTask):
 
     __call__ = classify
 
-    def label_ids(self, rows: Ids) -> list[Tensor]:
-        """The label probabilities of each row, (labels,); from a tagger of each token, (N, labels)."""
-        found = self._probabilities(rows)
-        self._notify_sequences(rows)
-        return found
-
-    @torch.inference_mode()
     def _probabilities(self, rows: Ids) -> list[Tensor]:
         self._check_reads_text("rows")
-        probabilities = torch.softmax(self.model(self.tokens(rows)).float(), -1)
-        per_row = probabilities.dim() == 2
-        return [one if per_row else one[:len(row)] for one, row in zip(probabilities, rows, strict=True)]
+        return super()._probabilities(rows)
 
     def label_images(self, images: Tensor) -> Tensor:
         """The label probabilities, (images, labels), of images (B, C, H, W)."""
@@ -104,10 +113,6 @@ class Classifier(EncoderTask):
             raise checks.wrong("images", "a tensor of floating-point numbers, scaled as in training", got)
         weight = next(self.model.parameters())
         return torch.softmax(self.model(images.to(weight)).float(), -1)
-
-    def label_names(self) -> tuple[str, ...]:
-        """The names of the labels, or their numbers."""
-        return tuple(map(str, range(self.config.num_labels))) if self.labels is None else self.labels  # type: ignore[union-attr]
 
     def _notify_images(self, images: Tensor) -> None:
         def replays() -> "Iterator[Replay]":

@@ -2,6 +2,7 @@
 
     evaluate_translator(translator, pairs)          BLEU, chrF and the loss, also by the length of the source
     evaluate_classifier(classifier, inputs, labels) accuracy and loss
+    evaluate_labeller(labeller, sequences)          accuracy, F1 of labels and spans, confusion matrix and loss
     corpus_scores(hypotheses, references)           BLEU and chrF by sacrebleu, each with its signature, and with
                                                     confidence intervals where `draws` asks for them
     translation_loss(translator, pairs)             mean -log p of target tokens, the end included
@@ -27,6 +28,7 @@ from regard import checks
 from regard.checks import whole_number
 from regard.data.batches.batch import MaskedCollator, MaskingConfig, pad_sequences
 from regard.data.batches.plan import ExampleNumbers
+from regard.data.spans import count_irregular
 from regard.data.store import Ragged
 from regard.mixer import RowState
 from regard.models.language import LanguageModel
@@ -35,6 +37,8 @@ from regard.tasks.classifier import Classifier, Label
 from regard.tasks.completer import Completer
 from regard.tasks.degenerate import DegenerateOutput, find_degenerate
 from regard.tasks.filler import Filler
+from regard.tasks.label_scores import LabelScores
+from regard.tasks.labeller import Labeller
 from regard.tasks.task import Ids, Task, check_lengths, length_batches, max_positions
 from regard.tasks.translator import Translator
 from regard.tokens import IGNORED_LABEL, Tokens
@@ -116,6 +120,40 @@ def evaluate_classifier(task: Classifier, inputs: Sequence[str] | Tensor,
     correct = sum(one[0].name == label for one, label in zip(found, labels, strict=True))
     nll = math.fsum(-math.log(max(MIN_PROBABILITY, dict(one)[label])) for one, label in zip(found, labels, strict=True))
     return ClassificationEvaluation(len(labels), correct, nll / len(labels))
+
+
+@dataclass(frozen=True)
+class LabellingEvaluation:
+    """The evaluation of a labeller."""
+
+    sequences: int
+    scores: LabelScores
+    loss: float
+    """The mean of -log p of the correct labels, of those that the model has."""
+    irregular: int
+    """Spans of the data that begin with I- instead of B-."""
+
+
+def evaluate_labeller(task: Labeller, sequences: Iterable[tuple[Sequence[str], Sequence[str]]], *,
+                      batch_tokens: int | None = None) -> LabellingEvaluation:
+    """Label sequences (tokens, labels), and compare with their correct labels."""
+    given = [(tokens, labels) for tokens, labels in sequences]
+    check_counts(sequences=[""] * len(given))
+    names = task.label_names()
+    scores, nll = LabelScores(names, sorted({label for _, labels in given for label in labels} - {*names})), 0.0
+    number = {name: at for at, name in enumerate(scores.rows)}
+    found = task.label_probabilities([tokens for tokens, _ in given], batch_tokens=batch_tokens)
+    for at, ((tokens, labels), probabilities) in enumerate(zip(given, found, strict=True)):
+        if len(tokens) != len(labels):
+            raise checks.wrong(f"sequences[{at}]", f"{len(tokens)} tokens and as many labels", f"{len(labels)} labels")
+        expected = np.array([number[label] for label in labels], np.int64)
+        known = expected < len(names)
+        scores.add(expected, probabilities.argmax(-1).numpy())
+        chosen = probabilities[known.nonzero()[0], expected[known]].clamp(min=MIN_PROBABILITY)
+        nll -= float(chosen.double().log().sum())
+    irregular = sum(count_irregular(labels) for _, labels in given) if scores.has_spans else 0
+    known_tokens = scores.tokens - sum(scores.unknown.values())
+    return LabellingEvaluation(len(given), scores, nll / max(1, known_tokens), irregular)
 
 
 class MetricScore(NamedTuple):

@@ -37,12 +37,13 @@ from regard.tasks.classifier import Classifier, Embedder
 from regard.tasks.completer import Completer
 from regard.tasks.filler import Filler
 from regard.tasks.info import huggingface_languages
+from regard.tasks.labeller import Labeller
 from regard.tasks.task import CONFIG_FILE, WEIGHTS_FILE, AnyTokenizer, Task, read_description
 from regard.tasks.translator import Translator
 
 TASK_CLASSES: dict[type[Config], type[Task]] = {
     EncoderDecoderConfig: Translator, Seq2SeqConfig: Translator, LanguageModelConfig: Completer,
-    MaskedModelConfig: Filler, ClassifierConfig: Classifier, TaggerConfig: Classifier, VisionConfig: Classifier,
+    MaskedModelConfig: Filler, ClassifierConfig: Classifier, TaggerConfig: Labeller, VisionConfig: Classifier,
     EncoderConfig: Embedder,
 }
 HUGGING_FACE_CONFIG = "config.json"
@@ -58,7 +59,7 @@ MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
 
 def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Task:
-    """Load the model in a folder as a `Translator`, `Completer`, `Filler`, `Classifier` or `Embedder`.
+    """Load the model in a folder as a `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller` or `Embedder`.
 
     The model is in torch's default dtype, usually float32: weights in half precision keep their values, those in
     float64 are rounded. Without a tokenizer in the folder the task takes ids only.

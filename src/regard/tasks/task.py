@@ -4,9 +4,9 @@
     task.model                        the bare module
     task.save("other")                config.toml, model.safetensors, tokenizer.*, README.md, manifest.json
 
-`Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier` and `Embedder`. This module also writes
-config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`). The model card is
-written by `regard.tasks.card`.
+`Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller` and `Embedder`. This module
+also writes config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`). The
+model card is written by `regard.tasks.card`.
 
 A task without a tokenizer takes ids only. A task does not know how its model was trained: the tables of config.toml
 about the training are kept as they are.
@@ -269,7 +269,7 @@ class TextTask(Task):
 
 
 class EncoderTask(TextTask):
-    """A task of a model that reads whole texts: a `Filler`, a `Classifier` or an `Embedder`."""
+    """A task of a model that reads whole texts: a `Filler`, a `Classifier`, a `Labeller` or an `Embedder`."""
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts with special ids, as in training: a text beyond the model's positions is truncated."""
@@ -279,8 +279,13 @@ class EncoderTask(TextTask):
 
     def add_special_ids(self, rows: Ids) -> list[list[int]]:
         """Rows with the ids `cls` before and `separator` after each, for models that have them."""
-        before, after = ([] if id_ is None else [id_] for id_ in (self.special.cls, self.special.separator))
+        before, after = self.special_ids()
         return [[*before, *row, *after] for row in rows]
+
+    def special_ids(self) -> tuple[list[int], list[int]]:
+        """The ids `cls` before and `separator` after a text, for models that have them."""
+        before, after = ([] if id_ is None else [id_] for id_ in (self.special.cls, self.special.separator))
+        return before, after
 
     def max_positions(self) -> int | None:
         """The number of positions of the encoder; None if it is unlimited."""

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from regard import checks
 from regard.data.filters import is_blank
-from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
+from regard.data.tokenizer.interface import PairTokenizer, Tokenizer, Word
+from regard.data.tokenizer.units import token_spans
 from regard.decoding.forced import forced
 from regard.decoding.request import Hypothesis
 from regard.decoding.tree import SearchTree, beam_tree
@@ -43,6 +44,7 @@ from regard.models.vision import ImageClassifier
 from regard.tasks.classifier import Classifier, Embedder
 from regard.tasks.completer import Completer
 from regard.tasks.filler import BLANK_PATTERN, Filler
+from regard.tasks.labeller import Labeller, Labelling
 from regard.tasks.search import Beam, GeneratedText, SearchInputs
 from regard.tasks.task import Task, check_lengths, max_positions
 from regard.tasks.translator import Translator
@@ -50,7 +52,7 @@ from regard.tokens import Tokens
 
 TITLE_LENGTH = 80
 """Characters of a text that are shown above a picture."""
-SOURCE, TARGET, READ, TEXT, WRITTEN, IMAGE = "source", "target", "read", "text", "written", "image"
+SOURCE, TARGET, READ, TEXT, WRITTEN, IMAGE, LABELS = "source", "target", "read", "text", "written", "image", "labels"
 ATTENTION_SIDES = {"encoder.self": (SOURCE, SOURCE), "decoder.self": (TARGET, READ), "decoder.cross": (TARGET, SOURCE)}
 
 
@@ -135,8 +137,17 @@ def trace_completion(completer: Completer, text: str, *, max_length: int = 0, be
     return _make_trace(completer, replay_completion(completer, found.prompt_ids, found), name, tree)
 
 
-def trace_input(task: Filler | Classifier | Embedder, text: str, *, name: str = "") -> Trace:
-    """Trace a text that a model reads; for a `Filler` a blank in it, ___, is a masked token."""
+def trace_input(task: Filler | Classifier | Labeller | Embedder, text: str, *, name: str = "") -> Trace:
+    """Trace a text that a model reads; for a `Filler` a blank in it, ___, is a masked token.
+
+    For a `Labeller` the rows of the maps are tokens with their labels, such as cat/NOUN.
+    """
+    if isinstance(task, Labeller):
+        _check_text(text)
+        tokens = [text[span.start:span.end] for span in token_spans(text, task.unit,
+                                                                    split_punctuation=task.splits_punctuation)]
+        check_lengths("text", [task.token_ids(tokens).ids], task.max_positions())
+        return _make_trace(task, replay_labelled(task, tokens, text), name)
     if isinstance(task, Filler) and BLANK_PATTERN.search(text):
         ids = task.encode_blanks(text)
     else:
@@ -232,6 +243,35 @@ def replay_sequence(task: Task, ids: Sequence[int], text: str | None = None) -> 
     before = 0 if task.special.cls is None else 1
     info = SequenceInfo({TEXT: _input_side(tokenizer, text, ids, before)}, {}, text or "")
     return Replay(lambda: task.model(_unpadded(task, ids)), info)
+
+
+def replay_labelled(labeller: Labeller, tokens: Sequence[str], text: str) -> Replay:
+    """Tokens that were read and labelled: the rows of the maps are token/label, the columns tokens."""
+    ids, first = labeller.token_ids(tokens)
+    pieces = _piece_names(labeller.text_tokenizer(), ids)
+    found = labeller.label_tokens([tokens])[0] if not labeller.observers else _quiet_labels(labeller, tokens)
+    marked = list(pieces)
+    words, columns, at, start = list[Word](), list[Word](), 0, 0
+    ends = [*first[1:], len(ids) - len(labeller.special_ids()[1])]
+    for token, label, begin, end in zip(tokens, found.labels, first, ends, strict=True):
+        marked[begin] = f"{pieces[begin]}/{label}"
+        words.append(Word(at, at + len(token) + 1 + len(label), begin, end - 1))
+        columns.append(Word(start, start + len(token), begin, end - 1))
+        at, start = words[-1].end + 1, columns[-1].end + 1
+    sides = {TEXT: TraceSide(pieces, " ".join(tokens), tuple(columns)),
+             LABELS: TraceSide(tuple(marked), " ".join(f"{token}/{label}" for token, label in
+                                                       zip(tokens, found.labels, strict=True)), tuple(words))}
+    return Replay(lambda: labeller.model(_unpadded(labeller, ids)),
+                  SequenceInfo(sides, {"encoder.self": (LABELS, TEXT)}, text))
+
+
+def _quiet_labels(labeller: Labeller, tokens: Sequence[str]) -> Labelling:
+    """The labels of tokens, without telling observers."""
+    observers, labeller.observers = labeller.observers, []
+    try:
+        return labeller.label_tokens([tokens])[0]
+    finally:
+        labeller.observers = observers
 
 
 def replay_image(task: Task, pixels: Tensor) -> Replay:

@@ -3,6 +3,7 @@
     translator = regard.train("pairs.tsv", "model")
     translator = regard.train([("Good day.", "Guten Tag."), ...], "model", epochs=5, lr=1e-3)
     classifier = regard.train(frame, "model", task="classify", source="review", target="stars")
+    labeller = regard.train([(["The", "cat"], ["DET", "NOUN"]), ...], "model", task="label")
     translator = regard.train(None, "model", directions={"en-fr": "a.tsv", "en-de": pairs}, both_ways=True)
     translator = regard.train("mine.tsv", "new", from_="model")                   fine-tune a model
     translator("Good night.").text
@@ -36,6 +37,7 @@ from regard.models import catalog
 from regard.tasks.classifier import Classifier
 from regard.tasks.completer import Completer
 from regard.tasks.filler import Filler
+from regard.tasks.labeller import Labeller
 from regard.tasks.load import load
 from regard.tasks.task import Task
 from regard.tasks.translator import Translator
@@ -50,7 +52,7 @@ TrainingData = str | os.PathLike[str] | Iterable[object]
 """A path, several paths, or rows in memory."""
 StartLike = str | os.PathLike[str] | Task | None
 """The folder of a model, or the task object, that is fine-tuned."""
-TrainedTask = Translator | Completer | Filler | Classifier
+TrainedTask = Translator | Completer | Filler | Classifier | Labeller
 GIVEN_FOLDER = "given"
 """The folder of data that was given in memory, beside that of the ids."""
 TEXT_TASKS = ("language", "masked")
@@ -92,6 +94,13 @@ def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["
           target: str | None = None, format: str | None = None, progress: bool | None = None,
           settings: Mapping[str, Any] | None = None, **options: Any) -> Classifier: ...
 @overload
+def train(data: TrainingData, output: str | os.PathLike[str], *, task: Literal["label"],
+          validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
+          general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
+          recipe: str | None = None, resume: bool = False, device: str = "auto", source: str | None = None,
+          target: str | None = None, format: str | None = None, progress: bool | None = None,
+          settings: Mapping[str, Any] | None = None, **options: Any) -> Labeller: ...
+@overload
 def train(data: TrainingData, output: str | os.PathLike[str], *, task: str,
           validation: TrainingData | None = None, from_: StartLike = None, mix: TrainingData | None = None,
           general_validation: TrainingData | None = None, callbacks: Sequence[Callback] = (),
@@ -118,12 +127,13 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
 
     Args:
         data: the path of a file, or several (for "classify" also a folder of images); or rows in memory: pairs
-            (source, target), texts for "language" and "masked", pairs (text, label) for "classify". Rows may be a list,
-            any iterable (it is read once), a pandas DataFrame, a dict of columns, or a Hugging Face dataset. They are
-            written into `output` while training, and removed at the end. None with `directions`.
+            (source, target), texts for "language" and "masked", pairs (text, label) for "classify", pairs (tokens,
+            labels) for "label", lists or texts. Rows may be a list, any iterable (it is read once), a pandas DataFrame,
+            a dict of columns, or a Hugging Face dataset. They are written into `output` while training, and removed at
+            the end. None with `directions`.
         output: the folder of the model. It must be new, or hold the training to resume.
-        task: "seq2seq" returns a `Translator`, "language" a `Completer`, "masked" a `Filler`, and "classify" a
-            `Classifier`.
+        task: "seq2seq" returns a `Translator`, "language" a `Completer`, "masked" a `Filler`, "classify" a
+            `Classifier`, and "label" a `Labeller`.
         validation: data of the same kinds; by default a part of `data` is held out. With `directions` a dict by
             direction, too.
         from_: a model to fine-tune: the folder of one of regard or Hugging Face, or a task object, which stays as it
@@ -140,9 +150,10 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
         recipe: the name of a recipe, such as "transformer-small", or the path of a TOML file with settings.
         resume: continue the training in `output`.
         device: "auto", "cpu", "cuda" or "cuda:1".
-        source, target: columns (of the texts and labels for "classify", `source` alone of the texts for "language" and
-            "masked"), keys of JSONL, or languages of TMX.
-        format: the format of the files, if their suffixes do not tell it: "plain", "tsv", "jsonl", "po" or "tmx".
+        source, target: columns (of the texts and labels for "classify" and "label", `source` alone of the texts for
+            "language" and "masked"), keys of JSONL, or languages of TMX.
+        format: the format of the files, if their suffixes do not tell it: "plain", "tsv", "jsonl", "po" or "tmx"; for
+            "label" "tsv", "conll" or "jsonl".
         progress: whether to show the progress on stderr; by default only on a terminal and in a notebook.
         settings: dotted keys of the config with their values: {"training.schedule.warmup_steps": 500}.
         monolingual: text in the target language, for back-translation: the path of a plain file, or several, or texts.
@@ -263,6 +274,9 @@ class GivenData:
             write = partial(in_memory.write_pairs, data, path, source=source, target=target, argument=argument)
         elif task == "classify":
             write = partial(in_memory.write_labelled_texts, data, path, text=source, label=target, argument=argument)
+        elif task == "label":
+            write = partial(in_memory.write_labelled_sequences, data, path, tokens=source, labels=target,
+                            argument=argument)
         else:
             write = partial(in_memory.write_texts, data, path, text=source, one_line_each=task == "masked",
                             argument=argument)

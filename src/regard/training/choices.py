@@ -21,7 +21,7 @@ SET_BY_USER = "set by you"
 """How the reason of a key begins that the user has set."""
 FIXED_DEFAULT = "default"
 """The reason of a key that has the same default for all data."""
-SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
+SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1"}
 """Scores that are not written as their config values."""
 OPTIMIZER_NAMES = {"adamw": "AdamW", "adam": "Adam"}
 DROPOUT_KEYS = ("model.encoder.dropout", "model.stack.dropout", "model.dropout")

@@ -19,11 +19,12 @@ from regard.data.batches.batch import MaskingConfig
 from regard.data.batches.feed import BatchConfig, WindowConfig
 from regard.data.filters import FilterConfig
 from regard.data.languages import EXAMPLE, normalize_code
+from regard.data.sources.token_labels import UNITS
 from regard.training.optimizer import OptimizerConfig, ScheduleConfig
 
 PRECISIONS = ("float32", "bfloat16")
 PARALLELISMS = ("ddp", "fsdp")
-HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True}
+HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True, "f1": True}
 """The scores of validation, and whether higher is better."""
 GENERAL = "general_"
 """How the names of scores on general validation data begin."""
@@ -41,7 +42,7 @@ class ValidationConfig(Config):
     every: int = integer(1000, minimum=1)
     """Steps between two validations."""
     metric: str = choice(HIGHER_IS_BETTER, "loss", old="score")
-    """Score that the best model is chosen by."""
+    """Score that the best model is chosen by; for labels of an IOB scheme the default is f1, that of spans."""
     patience: int | None = integer(None, minimum=1)
     """Early stopping: end after this many validations without a better score, not counting those during the warm-up
     and the first 5; by default never."""
@@ -83,6 +84,11 @@ class DataConfig(Config):
     zero_shot: bool = False
     """Whether a model for several languages also learns to restore sentences of each language, so that it can translate
     between languages of which it sees no pairs."""
+    label_unit: str | None = choice(UNITS, None)
+    """What has a label in token classification: a character or a word. By default the data tells."""
+    split_punctuation: bool | None = None
+    """Whether punctuation marks are words of their own in this data; then `regard label` splits texts so. By default
+    the data tells."""
     mix_share: float | None = probability(None)
     """Share of the general data of --mix among the training pairs of an epoch, if a model is fine-tuned."""
 
@@ -124,6 +130,8 @@ class TrainingConfig(Config):
     """Decay of the exponential moving average (EMA) of the weights, which is validated and saved; 0 for none."""
     subword_sampling: float = number(0.0, minimum=0.0, old="sampling")
     """Subword regularization: texts are tokenized anew in every epoch, sampled with this alpha; 0 for none."""
+    token_dropout: float = probability(0.0)
+    """Token dropout: fraction of the input tokens that is replaced by the unknown token, for token classification."""
     random_shift: int = integer(0, minimum=0, old="shift")
     """Augmentation: training images are shifted randomly by up to this many pixels."""
     blend: bool = False

@@ -15,7 +15,7 @@ import inspect
 import itertools
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field
 from importlib import resources
 from typing import Any
@@ -128,7 +128,11 @@ def _default_by_task(defaults_of: Mapping[str, str]) -> str:
         tasks.setdefault(value, []).append(task)
     if len(tasks) == 1:
         return next(iter(tasks))
-    return ", ".join(f"{value} for {' and '.join(names)}" for value, names in tasks.items())
+    return ", ".join(f"{value} for {_join_names(names)}" for value, names in tasks.items())
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _describe_table(reader: Any, path: str, kinds: Mapping[str, list[str]]) -> Iterator[ConfigKey]:
@@ -198,7 +202,7 @@ def _has_effect(one: ConfigKey, setup: Any) -> bool:
 
 def _sample_defaults() -> dict[str, list[dict[str, str]]]:
     """For each task, the defaults for some amounts of data, devices and recipes: values by key."""
-    found: dict[str, list[list[Default]]] = {"seq2seq": [], "language": [], "masked": [], "classify": []}
+    found: dict[str, list[list[Default]]] = {"seq2seq": [], "language": [], "masked": [], "classify": [], "label": []}
     models = {name: catalog.find_recipe(name).tables["model"] for name in catalog.recipe_names()}
     devices = (DeviceProperties("cpu", 2**34, False), DeviceProperties("cuda", 2**34, True))
     for device, count in itertools.product(devices, SAMPLE_SIZES):
@@ -215,6 +219,10 @@ def _sample_defaults() -> dict[str, list[dict[str, str]]]:
         for side in (None, 28):
             found["classify"].append([*defaults.classification_tokenizer(count, {}),
                                       *defaults.classification_training(count, 20 * count, device, side, {})])
+        for name, unit in itertools.product(("tagger", "tagger-lstm", "tagger-conv"), ("character", "word")):
+            found["label"].append([*defaults.labelling_tokenizer(count, unit, {}),
+                                   *defaults.tagger_model(20 * count, models[name]),
+                                   *defaults.labelling_training(count, 20 * count, False, device, {})])
     return {task: [{default.key: _format_value(default.value) for default in those} for those in samples]
             for task, samples in found.items()}
 

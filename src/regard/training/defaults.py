@@ -42,6 +42,9 @@ MASKED_RECIPE = "bert"
 MASKED_SIZES = ((5_000_000, "small"), (100_000_000, "base"))
 """Sizes below this many texts, on a GPU."""
 TEXT_CLASSIFIER_RECIPE, IMAGE_CLASSIFIER_RECIPE = "classifier", "vit"
+TAGGER_RECIPE = "tagger-conv"
+TAGGER_SIZES = ((100_000, "tiny"), (5_000_000, "small"))
+"""Sizes below this many tokens, on a GPU."""
 MIN_PATCHES, MAX_PATCHES = 49, 1024
 """Patches of an image, if its sides allow for them; attention is quadratic in their number."""
 MAX_PATCH_SIDE = 16
@@ -470,6 +473,68 @@ def classification_training(examples: int, tokens: int, device: DeviceProperties
     yield from _schedule("cosine", "cosine decay to 0", 1e-3, max(1, steps // 20), 0.05)
     yield from _validation(requested, steps, 15, "accuracy", "the usual score of a classifier", None, device)
     yield Default("training.validation.max_examples", 10_000, "validating an example takes little time")
+
+
+def labelling_tokenizer(sequences: int, unit: str, requested: Mapping[str, Any]) -> Iterator[Default]:
+    """Defaults of the tokenizer of a tagger, given the settings of [tokenizer] that the user has set."""
+    if unit == "character":
+        yield Default("tokenizer.kind", "characters", "every character has a label")
+        return
+    yield from classification_tokenizer(sequences, requested)
+
+
+def tagger_recipe(tokens: int, device: DeviceProperties, requested: str | None) -> Default:
+    """The recipe of a tagger."""
+    size = by_threshold(tokens, TAGGER_SIZES, "base")
+    return _recipe(requested or TAGGER_RECIPE, size if device.fast else "tiny", checks.plural(tokens, "token"), device)
+
+
+def tagger_model(tokens: int, table: Mapping[str, Any]) -> Iterator[Default]:
+    """Dropout of a tagger, which is high for data that is read many times."""
+    if tokens >= 20_000_000:
+        return
+    reason = f"the model sees the {tokens:,} tokens many times and could overfit"
+    dropout = 0.5 if lookup(table, "stack.mixer.kind") == "recurrence" else 0.2
+    yield Default("model.dropout", dropout, reason)
+    yield Default("model.stack.dropout", dropout, reason)
+    yield Default("model.embedding.dropout", 0.1, reason)
+    if lookup(table, "front") is not None:
+        yield Default("model.front.dropout", 0.2, reason)
+    if lookup(table, "stack.mixer.kind") == "attention":
+        yield Default("model.stack.mixer.dropout", 0.1, reason)
+    if lookup(table, "stack.feed_forward") is not None:
+        yield Default("model.stack.feed_forward.dropout", 0.1, reason)
+
+
+def labelling_training(sequences: int, tokens: int, spans: bool, device: DeviceProperties,
+                       requested: Mapping[str, Any]) -> Iterator[Default]:
+    """Defaults of [training] for a tagger.
+
+    Args:
+        tokens: of all sequences.
+        spans: whether the labels are those of an IOB scheme.
+        requested: the settings of [training] that the user has set.
+    """
+    yield from _precision(device)
+    if device.fast and lookup(requested, "batches.layout", "padded") == "padded":
+        yield _few_shapes()
+    each = max(1, round(tokens / max(1, sequences)))
+    rows = by_threshold(sequences, ((2_000, 16), (20_000, 32)), 64)
+    batch = lookup(requested, "batches.max_tokens", max(1000, min(16_000, rows * each)))
+    yield Default("training.batches.max_tokens", batch,
+                  f"about {checks.plural(max(1, batch // each), 'sequence')} per batch")
+    yield Default("training.label_smoothing", 0.1, "keeps wrong labels from doing much harm")
+    yield Default("training.token_dropout", 0.05, "teaches the model to label tokens that it does not know")
+    often = by_threshold(tokens, ((200_000, 40), (5_000_000, 30 if device.fast else 12)), 10 if device.fast else 3)
+    epochs, steps = training_length(requested, often, tokens / batch, device,
+                                    "upper limit; early stopping may end the training sooner")
+    yield from epochs
+    yield _ema(0.99 if steps < 3000 else 0.998)
+    yield from _schedule("cosine", "cosine decay to 0", 1e-3, max(1, min(500, steps // 20)), 0.05)
+    metric = ("f1", "the F1 of spans, the usual score for an IOB scheme") if spans else (
+        "accuracy", "the fraction of tokens whose label is correct")
+    yield from _validation(requested, steps, 20, *metric, 6, device)
+    yield Default("training.validation.max_examples", 10_000, "validating a sequence takes little time")
 
 
 # Fine-tuning a model that exists already

@@ -160,7 +160,9 @@ def activation_bytes(model: Mapping[str, Any], rows: float, lengths: Sequence[fl
         numbers += _stack_numbers(model["encoder"], width, rows, lengths[0], on_gpu=on_gpu)
         numbers += _stack_numbers(model["decoder"], width, rows, n, on_gpu=on_gpu, source=lengths[0])
     else:
-        numbers += _stack_numbers(model["stack"], width, rows, n, on_gpu=on_gpu, padded=kind != "language")
+        for name in ("front", "stack"):
+            if name in model:
+                numbers += _stack_numbers(model[name], width, rows, n, on_gpu=on_gpu, padded=kind != "language")
     vocabulary = 0 if "num_labels" in model else model.get("target_vocab_size", model.get("vocab_size", 0))
     numbers += min(rows * n, MIN_CHUNK) * vocabulary
     return round(numbers * (2 if bfloat16 else 4))

@@ -40,6 +40,7 @@ from regard.training.starting_point import StartModel
 from regard.training.tasks.classification import ClassificationSetup
 from regard.training.tasks.directions import without_direction_tables
 from regard.training.tasks.interface import TaskSetup, TrainingRequest, TrainingTask
+from regard.training.tasks.labelling import TokenLabelSetup
 from regard.training.tasks.language import LanguageSetup
 from regard.training.tasks.masked import MaskedSetup
 from regard.training.tasks.translation import TranslationSetup
@@ -49,7 +50,7 @@ CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE = "checkpoints", "data", "metrics.
 STAGES_FILE, REVERSE_FOLDER = f"{DATA_FOLDER}/stages.json", "reverse"
 """There too, for a training with synthetic pairs: how far it has come, and the reverse model."""
 TASKS: dict[str, type[TaskSetup]] = {"seq2seq": TranslationSetup, "language": LanguageSetup, "masked": MaskedSetup,
-                                     "classify": ClassificationSetup}
+                                     "classify": ClassificationSetup, "label": TokenLabelSetup}
 TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": TokenizerConfig | None, "model": ModelConfig,
           "training": TrainingConfig}
 MODEL_KINDS = {kind.kind for kind in get_args(ModelConfig)}

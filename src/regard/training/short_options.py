@@ -192,7 +192,7 @@ def check_set_once(expanded: Sequence[ExpandedKey], changes: Mapping[str, Any], 
 
 
 def _expand_layers(model: Mapping[str, Any], layers: int) -> Iterator[tuple[str, Any, str]]:
-    stacks = _stacks(model)
+    stacks = STACKS.get(model["kind"], ("stack",))  # the layers before them stay as they are
     for key in [f"{stack}.layers" for stack in stacks] or ["layers"]:
         yield key, layers, ""
 
@@ -234,7 +234,8 @@ def _expand_heads(attention: Mapping[str, Any], before: int, width: int) -> Iter
 
 
 def _expand_dropout(model: Mapping[str, Any], dropout: float) -> Iterator[tuple[str, Any, str]]:
-    for key in DROPOUT_KEYS.get(model["kind"], OTHER_DROPOUT_KEYS):
+    front = ("front.dropout",) if "front" in model else ()
+    for key in (*DROPOUT_KEYS.get(model["kind"], OTHER_DROPOUT_KEYS), *front):
         yield key, dropout, ""
     for stack in _stacks(model):
         for part in ("mixer", "cross", "feed_forward"):
@@ -251,7 +252,7 @@ def _expand_windows(tokens: int, length: int, spelling: OptionSpelling) -> Expan
 
 
 def _stacks(model: Mapping[str, Any]) -> tuple[str, ...]:
-    return STACKS.get(model["kind"], ("stack",))
+    return (*(("front",) if "front" in model else ()), *STACKS.get(model["kind"], ("stack",)))
 
 
 def _nearest(numbers: Sequence[int], wanted: float) -> int:

@@ -5,7 +5,7 @@
     start.fill(model, labels)                  copies its weights into the model that is trained
 
 A training keeps architecture and tokenizer of its start model. An encoder without a classifier, such as BERT, may start
-the training of a classifier: it gets a new output layer, as does a classifier of other labels. The start model is
+the training of a classifier or a tagger: it gets a new output layer, as does one of other labels. The start model is
 identified by the sha256 of its weights, which is part of every checkpoint; where its folder is, is stored nowhere.
 
 This module knows neither data nor defaults; whether data fits a start model is checked in
@@ -27,9 +27,8 @@ from regard import checks, config, toml
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
-from regard.models.classification import ClassifierConfig
+from regard.models.classification import ClassifierConfig, TaggerConfig
 from regard.models.encoder_decoder import EncoderConfig
-from regard.models.language import MaskedModelConfig
 from regard.models.vision import VisionConfig
 from regard.storage import weights
 from regard.tasks.card import TASK_USAGE
@@ -41,7 +40,7 @@ from regard.training.short_options import DROPOUT_KEYS, OTHER_DROPOUT_KEYS, Opti
 
 START_KINDS: Mapping[str, tuple[str, ...]] = {
     "seq2seq": ("encoder-decoder", "seq2seq"), "language": ("language",), "masked": ("masked",),
-    "classify": ("classifier", "vision", "masked", "encoder"),
+    "classify": ("classifier", "vision", "masked", "encoder"), "label": ("tagger", "masked", "encoder", "classifier"),
 }
 """The kinds of models that each task can start from."""
 OUTPUT_LAYER = "output."
@@ -132,9 +131,8 @@ class StartModel:
             labels: those of the model that is trained, if it is a classifier.
         """
         own = self.task.model.state_dict()
-        if isinstance(self.config, ClassifierConfig) and isinstance(self.task.config, EncoderConfig) \
-                and not isinstance(self.task.config, ClassifierConfig):
-            bare = not isinstance(self.task.config, MaskedModelConfig)
+        if self.task.config.kind != self.config.kind:  # only the encoder is kept
+            bare = self.task.config.kind == EncoderConfig.kind
             own = {f"encoder.{name}" if bare else name: tensor for name, tensor in own.items()
                    if bare or name.startswith("encoder.")}
             own = {**model.state_dict(), **own}
@@ -142,6 +140,17 @@ class StartModel:
             own = {**model.state_dict(),
                    **{name: tensor for name, tensor in own.items() if not name.startswith(OUTPUT_LAYER)}}
         weights.fill_module(model, own, origin=self.name)
+
+    def special_ids(self) -> tuple[list[int], list[int]]:
+        """The special ids that a model of texts reads before and after each of them."""
+        assert isinstance(self.task, EncoderTask)
+        return self.task.special_ids()
+
+    def label_limit(self) -> int | None:
+        """The ids of a text that the model can read at once, without the special ones; None for any number."""
+        assert isinstance(self.task, EncoderTask)
+        limit = self.task.max_positions()
+        return None if limit is None else limit - sum(map(len, self.special_ids()))
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts as the model reads them: with its special ids, within its positions."""
@@ -183,9 +192,12 @@ def _check_task(found: Task, name: str, task: str, option: str) -> None:
 
 def _trained_config(found: ModelConfig, task: str) -> ModelConfig:
     """The config of the model that is trained: that of the start model, or of a classifier with its encoder."""
-    if task != "classify" or isinstance(found, ClassifierConfig | VisionConfig):
+    fitting = {"classify": (ClassifierConfig, VisionConfig), "label": (TaggerConfig,)}
+    if task not in fitting or isinstance(found, fitting[task]):
         return found
     shared = {field.name: getattr(found, field.name) for field in fields(EncoderConfig)}
+    if task == "label":
+        return TaggerConfig(**shared, num_labels=2, dropout=found.stack.dropout)  # type: ignore[union-attr]
     return ClassifierConfig(**shared, num_labels=2, pooling="mean", dropout=found.stack.dropout)  # type: ignore[union-attr]
 
 

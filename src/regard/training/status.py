@@ -30,7 +30,7 @@ from regard.training.logging import (
     Validated,
 )
 
-SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
+SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1"}
 """Names of scores as papers write them; other scores are called as in the config."""
 GENERAL = "general_"
 """How the names of scores on general data begin (`regard.training.config`, which imports torch)."""
@@ -38,7 +38,7 @@ TIME_UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 EXAMPLE_COLUMNS = {
     "translation": ("Source", "Reference", "Model"), "language model": ("Prompt", "Text", "Model"),
     "masked language model": ("Text", "Word", "Model"), "text classification": ("Text", "Label", "Model"),
-    "image classification": ("Image", "Label", "Model"),
+    "image classification": ("Image", "Label", "Model"), "token classification": ("Text", "Labels", "Model"),
 }
 """The names of input, target and output in a table of validation examples, by task."""
 SMALL_OVERTIME = 5.0

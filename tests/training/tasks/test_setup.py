@@ -37,6 +37,8 @@ TASKS = {  # task, recipe, what is set, the class of what comes of it
     "hidden words": ("masked", None, {**STACK, "training.batches.max_tokens": 200}, "Filler"),
     "texts": ("classify", None, {"model.width": 16, "training.batches.max_tokens": 200}, "Classifier"),
     "images": ("classify", None, {**STACK, "training.batches.max_tokens": 200}, "Classifier"),
+    "words": ("label", None, {"model.width": 16, "training.batches.max_tokens": 200}, "Labeller"),
+    "characters": ("label", "tagger", {"model.width": 16, "training.batches.max_tokens": 200}, "Labeller"),
 }
 
 
@@ -53,6 +55,10 @@ def files(tmp_path_factory):
     (folder / "text.txt").write_text("\n".join(sentences) + "\n")
     (folder / "labels.tsv").write_text("".join(f"{text}\t{'long' if len(text) > 22 else 'short'}\n"
                                                for text in sentences))
+    (folder / "words.tsv").write_text("".join(
+        f"{text}\t{' '.join('long' if len(word) > 4 else 'short' for word in text.split())}\n" for text in sentences))
+    (folder / "characters.tsv").write_text("".join(
+        f"{text}\t{''.join('v' if letter in 'aeiou' else 'c' for letter in text)}\n" for text in sentences))
     labels = np.arange(60, dtype=np.uint8) % 3
     images = np.zeros((60, 8, 8), np.uint8)
     images[np.arange(60), labels * 2] = 200
@@ -61,7 +67,8 @@ def files(tmp_path_factory):
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
     text, pictures = (str(folder / "text.txt"),), ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
     return {"translation": (trained.pairs(folder / "pairs.tsv"),), "windows": text, "reading on": text,
-            "hidden words": text, "texts": (str(folder / "labels.tsv"),),
+            "hidden words": text, "words": (str(folder / "words.tsv"),),
+            "characters": (str(folder / "characters.tsv"),), "texts": (str(folder / "labels.tsv"),),
             "images": tuple(str(folder / name) for name in pictures)}
 
 
@@ -104,6 +111,7 @@ def test_what_comes_of_it(finished, name):
     asked = {
         "Translator": lambda: task.translate(["Yes."]), "Completer": lambda: task.complete("The ", max_length=3),
         "Filler": lambda: task.fill("The ___ is here."), "Classifier": lambda: task.labels,
+        "Labeller": lambda: task.label("The cat is here.").tokens,
     }
     assert asked[type(task).__name__]()
 

@@ -5,6 +5,7 @@
     ShiftedCollator(read, BoundaryIds.of(special), pad_sequences)      pairs for an encoder-decoder, texts for an LM
     MaskedCollator(read, special, ...)                  texts with masked tokens
     LabelledTextCollator(read, labels, ...)             texts with one label each
+    TokenLabelCollator(read, read_labels, ...)          texts with a label for each token
     ImageCollator(store, labels, shape, shift, seed)    images, each shifted by a few pixels at random
     FittedCollator(make, plan.shapes, padding)          another collator's batches, padded to one of few shapes
 
@@ -217,8 +218,7 @@ class MaskedCollator:
     def __call__(self, numbers: ExampleNumbers, epoch: int) -> Batch:
         (text,) = self.read(numbers, epoch)
         keys = [derive_key(self.seed, epoch, part) for part in range(4)]
-        positions = np.arange(len(text.ids)) - np.repeat(np.cumsum(text.lengths) - text.lengths, text.lengths)
-        token = random_bits(keys[0], np.repeat(numbers, text.lengths)) ^ positions.astype(np.uint64)
+        token = _token_bits(keys[0], numbers, text.lengths)
         chosen = (random_uniform(keys[1], token) < self.config.mlm_probability) & np.isin(text.ids, self.ordinary)
         how = random_uniform(keys[2], token)
         hidden = chosen & (how < self.config.mask_replace_prob)
@@ -228,6 +228,46 @@ class MaskedCollator:
         inputs = self.layout(Ragged(masked, text.lengths), self.special.padding or 0)
         labels = self.layout(Ragged(np.where(chosen, text.ids, IGNORED_LABEL), text.lengths), IGNORED_LABEL).ids
         return Batch(None, inputs, labels, numbers, int(chosen.sum()))
+
+
+def _token_bits(key: int, numbers: ExampleNumbers, lengths: IntArray) -> NDArray[np.uint64]:
+    """Random bits for every token, by the number of its sequence and its position."""
+    positions = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return random_bits(key, np.repeat(numbers, lengths)) ^ positions.astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class TokenLabelCollator:
+    """Makes batches of texts with a label for each token.
+
+    Args:
+        read: the ids of each text.
+        read_labels: for each id 1 + its label, or 0 for an id that has none, such as the second subword of a word.
+        dropped: this fraction of the ids is replaced by the unknown id, others in every epoch.
+    """
+
+    read: SequenceReader
+    read_labels: SequenceReader
+    special: SpecialTokens
+    layout: BatchLayout
+    dropped: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dropped and self.special.unknown is None:
+            raise checks.wrong("special", "with an unknown id, to replace ids by", "without one")
+
+    def __call__(self, numbers: ExampleNumbers, epoch: int) -> Batch:
+        (text,), (marks,) = self.read(numbers, epoch), self.read_labels(numbers, epoch)
+        ids = text.ids
+        if self.dropped and len(ids):
+            keys = [derive_key(self.seed, epoch, part) for part in range(2)]
+            chosen = random_uniform(keys[1], _token_bits(keys[0], numbers, text.lengths)) < self.dropped
+            chosen &= ~np.isin(ids, sorted(self.special.ids()))
+            ids = np.where(chosen, np.int64(self.special.unknown or 0), ids)
+        labels = np.where(marks.ids > 0, marks.ids - 1, IGNORED_LABEL).astype(np.int64)
+        return Batch(None, self.layout(Ragged(ids, text.lengths), self.special.padding or 0),
+                     self.layout(Ragged(labels, marks.lengths), IGNORED_LABEL).ids, numbers, int((marks.ids > 0).sum()))
 
 
 @dataclass(frozen=True)

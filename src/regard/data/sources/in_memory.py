@@ -2,6 +2,7 @@
 
     write_pairs([("Good day.", "Guten Tag."), ...], "pairs.jsonl")          sources and targets
     write_labelled_texts(frame, "reviews.jsonl", text="review")             texts and labels
+    write_labelled_sequences([(["The", "cat"], ["DET", "NOUN"])], "s.jsonl") tokens and their labels
     write_texts(["One text.", "Another."], "corpus.txt")                    texts
 
 The rows may be
@@ -21,6 +22,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,10 +31,11 @@ from regard import checks
 from regard.data.sources.text import DataError, printable
 
 PAIR_COLUMNS, LABELLED_COLUMNS, TEXT_COLUMNS = ("source", "target"), ("text", "label"), ("text",)
+SEQUENCE_COLUMNS = ("tokens", "labels")
 NESTED_COLUMN = "translation"
 """The column of Hugging Face datasets whose values have a text for each language."""
 ROW_EXAMPLES = {PAIR_COLUMNS: '("Good day.", "Guten Tag.")', LABELLED_COLUMNS: '("A fine film.", "positive")',
-                TEXT_COLUMNS: '"A text."'}
+                TEXT_COLUMNS: '"A text."', SEQUENCE_COLUMNS: '(["The", "cat"], ["DET", "NOUN"])'}
 Row = tuple[Any, ...]
 
 
@@ -97,6 +100,34 @@ def write_labelled_texts(data: Iterable[Any], path: str | os.PathLike[str], *, t
         return names[int(found)] if names and found.isdecimal() and int(found) < len(names) else found
 
     return _write(path, columns, _rows(data, columns), (_check_text, check_label), _json_line(LABELLED_COLUMNS))
+
+
+def write_labelled_sequences(data: Iterable[Any], path: str | os.PathLike[str], *, tokens: str | None = None,
+                             labels: str | None = None, argument: str = "data") -> int:
+    """Write sequences of tokens with their labels as JSONL with the keys "tokens" and "labels"; their number.
+
+    Both are lists, or texts as in TSV. A label may be a whole number; where a Hugging Face dataset names its labels,
+    their names are written.
+    """
+    columns = ColumnNames(SEQUENCE_COLUMNS, (tokens, labels), argument)
+    names = _label_names(data, columns)
+
+    def check_label(value: Any) -> str:
+        found = _check_label(value)
+        return names[int(found)] if names and found.isdecimal() and int(found) < len(names) else found
+
+    return _write(path, columns, _rows(data, columns), (partial(_check_parts, _check_text),
+                                                        partial(_check_parts, check_label)),
+                  '{{"tokens": {}, "labels": {}}}\n'.format)
+
+
+def _check_parts(check: Callable[[Any], str], value: Any) -> str:
+    """A text, or a list of them, as JSON."""
+    if isinstance(value, str) or _is_missing(value):
+        return encode_basestring(_check_text(value))
+    if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
+        raise CellError(f"must be a text or a list of texts, but is {checks.kind(value)[0]} instead: {value!r:.60}")
+    return f"[{', '.join(encode_basestring(check(part)) for part in value)}]"
 
 
 def write_texts(data: "Iterable[Any] | str", path: str | os.PathLike[str], *, text: str | None = None,
@@ -259,7 +290,8 @@ def _label_names(data: Any, columns: ColumnNames) -> Sequence[str]:
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping) or isinstance(getattr(data, "column_names", None), Mapping):
         return ()
-    return getattr(features.get(columns.find(list(features))[1]), "names", None) or ()
+    found = features.get(columns.find(list(features))[1])
+    return getattr(found, "names", None) or getattr(getattr(found, "feature", None), "names", None) or ()
 
 
 def _quoted(names: Sequence[str]) -> str:

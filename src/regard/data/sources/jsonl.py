@@ -9,7 +9,7 @@ the key is missing it is added as the last one. A duplicate key is refused: JSON
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from regard.data.sources.text import (
@@ -38,7 +38,7 @@ def read_pairs(input: InputFile, source: str | None, target: str | None) -> Iter
     for number, line in enumerate(read_lines(input), 1):
         location = Location(name, number)
         value = _parse_object(decode, line, location)
-        yield SentencePair(_text_at_key(value, first, location), _text_at_key(value, second, location), location)
+        yield SentencePair(text_at_key(value, first, location), text_at_key(value, second, location), location)
 
 
 def read_keys(line: str) -> frozenset[str]:
@@ -56,10 +56,10 @@ def read_named_languages(input: InputFile) -> Iterator[tuple[str, str, SentenceP
     for number, line in enumerate(read_lines(input), 1):
         location = Location(input.name, number)
         value = _parse_object(decode, line, location)
-        codes = [_text_at_key(value, next((key for key in keys if key in value), keys[0]), location)
+        codes = [text_at_key(value, next((key for key in keys if key in value), keys[0]), location)
                  for keys in (SOURCE_LANG_KEYS, TARGET_LANG_KEYS)]
-        yield codes[0], codes[1], SentencePair(_text_at_key(value, "source", location),
-                                               _text_at_key(value, "target", location), location)
+        yield codes[0], codes[1], SentencePair(text_at_key(value, "source", location),
+                                               text_at_key(value, "target", location), location)
 
 
 def read_labelled_texts(input: InputFile) -> Iterator[LabelledText]:
@@ -68,7 +68,7 @@ def read_labelled_texts(input: InputFile) -> Iterator[LabelledText]:
     for number, line in enumerate(read_lines(input), 1):
         location = Location(input.name, number)
         value = _parse_object(decode, line, location)
-        text, label = _text_at_key(value, "text", location), _text_at_key(value, "label", location).strip()
+        text, label = text_at_key(value, "text", location), text_at_key(value, "label", location).strip()
         if not label:
             raise DataError(f'{location}: "label" is empty. Fill it in, or remove the line.')
         yield LabelledText(text, label, location)
@@ -80,11 +80,11 @@ def parse_document(input: InputFile, source: str | None, target: str | None) -> 
     for number, (line, end) in enumerate(read_lines_with_ends(input), 1):
         location = Location(input.name, number)
         value = _parse_object(decoder.decode, line, location)
-        text = _text_at_key(value, first, location)
+        text = text_at_key(value, first, location)
         begin, stop = _value_span(line, second, decoder)
         yield line[:begin].encode()
         if second in value:
-            present, write = _text_at_key(value, second, location), partial(_encode_string, location)
+            present, write = text_at_key(value, second, location), partial(_encode_string, location)
         else:
             present, write = "", partial(_encode_new_key, location, second)
         yield TargetSlot(text, present, location, line[begin:stop].encode(), write)
@@ -103,6 +103,11 @@ def _refuse_duplicate_keys(items: list[tuple[str, object]]) -> dict[str, object]
     return value
 
 
+def parse_object(line: str, location: Location) -> dict[str, object]:
+    """The object of a line; a DataError if it is none."""
+    return _parse_object(_decoder().decode, line, location)
+
+
 def _parse_object(decode: Callable[[str], object], line: str, location: Location) -> dict[str, object]:
     try:
         value = decode(line)
@@ -119,7 +124,8 @@ def _parse_object(decode: Callable[[str], object], line: str, location: Location
     return value
 
 
-def _text_at_key(value: dict[str, object], key: str, location: Location) -> str:
+def text_at_key(value: Mapping[str, object], key: str, location: Location) -> str:
+    """The text under a key of an object; a DataError if there is none."""
     text = value.get(key)
     if not isinstance(text, str):
         if key in value:

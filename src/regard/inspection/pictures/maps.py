@@ -59,6 +59,8 @@ HEAD_GAP, LAYER_GAP = 0.12, 0.35
 HEAD_CENTRE = (1 - HEAD_GAP) / 2
 WHITE_TEXT_SHARE = 0.59
 """The share of the largest value above which white text is more legible than black text."""
+CONFUSION_INCHES = 0.36
+"""The side of a cell with a number in it."""
 MAX_PRINTED = 24
 """The number of heads side by side up to which entropies are printed into their squares."""
 POSITION_INCHES, POSITION_GAP, POSITION_BELOW = 3.0, 0.95, 0.75
@@ -129,6 +131,42 @@ def label_columns(axes: "Axes", words: Sequence[str], size: int = 1, cell: float
     rotated = any(labels.display_width(text) * LETTER_INCHES > width for text in texts)
     axes.set_xticks(positions, texts, rotation=90 if rotated else 0, **canvas.text_style(texts))
     axes.tick_params(axis="x", length=2 if labels.label_step(len(words), MAX_LABELS, size) > 1 else 0)
+
+
+def confusion_picture(counts: Any, names: Sequence[str], *, title: str = "") -> "Figure":
+    """A confusion matrix: a row for each expected label, a column for each predicted one.
+
+    The colours are shares of the rows, so that rare labels can be seen too. Where labels are few, each cell has its
+    share in percent.
+
+    Args:
+        counts: (labels, labels), how often each label was predicted for each expected one.
+        names: the labels.
+        title: shown above.
+    """
+    given = as_floats("counts", counts, 2, "(labels, labels)")
+    if given.shape != (len(names), len(names)):
+        raise checks.wrong("counts", f"of shape ({len(names)}, {len(names)}), a row and a column for each label",
+                           f"of shape {checks.shape(given)}")
+    totals = given.sum(-1, keepdims=True)
+    shares = np.divide(given, totals, out=np.zeros_like(given), where=totals > 0)
+    cell = CONFUSION_INCHES if len(names) <= MAX_PRINTED else min(CELL_INCHES, MAP_INCHES / len(names))
+    side = len(names) * cell
+    with canvas.new_figure() as figure:
+        axes = canvas.add_panel(figure, 0, 0, side, side)
+        image = canvas.draw_cells(axes, shares, ColourScale.of(shares, 1.0))
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+        label_columns(axes, names, 1, cell)
+        label_rows(axes, names)
+        axes.set_ylabel("expected")
+        axes.set_xlabel("predicted")
+        for row, column in np.ndindex(shares.shape) if len(names) <= MAX_PRINTED else ():
+            share = float(shares[row, column])
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=canvas.LABEL_SIZE - 1,
+                      color="white" if share > WHITE_TEXT_SHARE else "black")
+        canvas.add_colour_bar(figure, image, side + 0.15, 0, min(max(side, 1.0), 3.0), "share of the expected label")
+        return canvas.finish_figure(figure, title, [f"{int(given.sum()):,} tokens; percent of each row"])
 
 
 def heads_picture(layers: Mapping[str, Any], *, title: str = "") -> "Figure":

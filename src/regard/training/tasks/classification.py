@@ -70,6 +70,7 @@ from regard.training.tasks.common import (
     truncation_note,
 )
 from regard.training.tasks.interface import (
+    LABEL_KEYS,
     PAIR_KEYS,
     ProgressHook,
     TrainingRequest,
@@ -302,7 +303,7 @@ class ClassificationSetup:
     model_kinds: tuple[str, ...] = ("classifier", "vision")
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.num_labels": 2, "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, **PAIR_KEYS}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, **PAIR_KEYS, **LABEL_KEYS}
 
     start: StartModel | None = None
 

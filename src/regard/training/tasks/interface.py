@@ -48,6 +48,8 @@ PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang"
                                "data.directions": None, "data.sampling_temperature": None, "data.zero_shot": False,
                                "data.mix_share": None}
 """Keys that only sentence pairs use, with their fixed defaults."""
+LABEL_KEYS: Mapping[str, Any] = {"data.label_unit": None, "data.split_punctuation": None, "training.token_dropout": 0.0}
+"""Keys that only token classification uses, with their fixed defaults."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ are numbered in sorted order, from 0.
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -29,6 +30,7 @@ from regard.data.filters import hash_texts, is_blank
 from regard.data.images import ImageShape
 from regard.data.sources.formats import read_labelled_texts
 from regard.data.sources.text import DataError, InputFile, LabelledText, ReadLog, printable
+from regard.data.sources.token_labels import UNITS, split_tokens
 from regard.data.store import TextStore
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.training.config import DataConfig
@@ -156,12 +158,19 @@ def survey_texts(data: Sequence[str], validation: Sequence[str], config: DataCon
 def _text_statistics(inputs: Sequence[InputFile], progress: ProgressHook, known: tuple[str, ...] | None,
                      log: ReadLog) -> LabelledTextStatistics:
     hashes, names, empty = array("Q"), list[str](), list[str]()
+    aligned = Counter[str]()
     for example in _nonblank_texts(inputs, empty, progress, log):
+        aligned.update(unit for unit in UNITS if len(split_tokens(example.text, unit))
+                       == len(split_tokens(example.label, unit)) > 1)
         if known is not None and example.label not in known:
             raise DataError(f'{example.location}: The label "{printable(example.label)}" is not in the training data, '
                             "so it cannot be learned. Correct it, or remove the line.")
         hashes.append(hash_texts(example.text))
         names.append(example.label)
+    for unit in UNITS:
+        if names and aligned[unit] == len(names):
+            log.note(f"Every label has as many {unit}s as its text. It is taken as the label of the whole text; for a "
+                     f"label for every {unit}, use --task label.")
     labels, numbers = number_labels(names, known)
     return LabelledTextStatistics(labels, numbers, np.array(hashes, np.uint64), tuple(empty))
 

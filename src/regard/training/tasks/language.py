@@ -67,6 +67,7 @@ from regard.training.tasks.common import (
     refuse_sampling,
 )
 from regard.training.tasks.interface import (
+    LABEL_KEYS,
     PAIR_KEYS,
     BatchLoader,
     Objective,
@@ -455,7 +456,7 @@ class LanguageSetup:
     model_kinds: tuple[str, ...] = ("language",)
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss",)
-    unused: Mapping[str, Any] = {"training.masking": None, "training.random_shift": 0, **PAIR_KEYS,
+    unused: Mapping[str, Any] = {"training.masking": None, "training.random_shift": 0, **PAIR_KEYS, **LABEL_KEYS,
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
                                     for key in ("max_tokens", "batch_size", "layout", "shapes")}}
 

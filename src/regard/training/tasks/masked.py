@@ -71,6 +71,7 @@ from regard.training.tasks.common import (
     truncation_note,
 )
 from regard.training.tasks.interface import (
+    LABEL_KEYS,
     PAIR_KEYS,
     ProgressHook,
     TrainingRequest,
@@ -324,7 +325,7 @@ class MaskedSetup:
     model_kinds: tuple[str, ...] = ("masked",)
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, **PAIR_KEYS}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, **PAIR_KEYS, **LABEL_KEYS}
 
     start: StartModel | None = None
 

@@ -1,0 +1,158 @@
+"""`regard label`, and what other commands do with sequences that have a label for every token."""
+
+import json
+
+import pytest
+from calling import call, lines, tables
+from tiny import built, reading
+
+import regard
+from regard.data.tokenizer.subwords import CharacterTokenizer
+from regard.models.classification import TaggerConfig
+from regard.tasks.load import make_task
+
+CHAINS = "".join(f"{'ACDE' * (1 + n % 5)}{'KL'[n % 2]}{chr(70 + n % 7)}\t{'HHEE' * (1 + n % 5)}{'CT'[n % 2]}C\n"
+                 for n in range(60))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A labeller of characters with 8 positions."""
+    tokenizer = CharacterTokenizer("ACDEFGHIKLMNPQRSTVWYX")
+    config = reading(TaggerConfig, embedding="learned", num_labels=4)
+    from dataclasses import replace
+
+    config = replace(config, vocab_size=tokenizer.size)
+    place = tmp_path_factory.mktemp("label") / "model"
+    make_task(built(config).float(), config, tokenizer=tokenizer, labels=tuple("CEHT"),
+              record={"data": {"label_unit": "character"}}).save(place)
+    return place
+
+
+def test_texts_files_and_pipes(model, tmp_path):
+    texts = ["MKVL", "", "ACDX"]
+    want = [f"{text}\t{labels}" for text, labels in zip(texts, regard.load(model).label(texts), strict=True)]
+    assert lines("label", model, *texts) == want
+    assert lines("label", model, stdin="\n".join(texts)) == want
+    (tmp_path / "in.txt").write_text("\n".join(texts))
+    assert lines("label", model, tmp_path / "in.txt") == want
+    scored = [line.split("\t") for line in lines("label", model, "--scores", "MKVL")]
+    assert len(scored[0][2].split()) == 4
+    assert all(0 <= float(value) <= 1 for value in scored[0][2].split())
+
+
+def test_json_has_tokens_and_spans(model):
+    (table,) = tables("label", model, "MKVL")
+    found = regard.load(model).label("MKVL")
+    assert table["text"] == "MKVL"
+    assert [token["label"] for token in table["tokens"]] == found.labels
+    assert [(span["label"], span["start"], span["end"]) for span in table["spans"]] == [
+        (span.label, span.start, span.end) for span in found.spans]
+
+
+def test_unknown_characters_and_windows_are_said(model):
+    limit = regard.load(model).max_positions()
+    code, out, said = call("label", model, "m" + "A" * limit)
+    assert code == 0
+    assert len(out.rstrip("\n").split("\t")[1]) == limit + 1
+    assert f"{limit + 1} characters" in said
+    assert "windows" in said
+    assert "1 character" in said
+    assert "unknown: m" in said
+
+
+def test_what_it_labels_it_can_be_evaluated_on(model, tmp_path):
+    code, out, _ = call("label", model, "MKVL", "ACDDE")
+    (tmp_path / "own.tsv").write_text(out)
+    (found,) = tables("evaluate", model, tmp_path / "own.tsv")
+    assert (found["accuracy"], found["tokens"], found["sequences"]) == (1.0, 9, 2)
+    assert code == 0
+
+
+def test_evaluation_with_merged_labels_and_a_picture(model, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "test.tsv").write_text("MKVL\tHGEC\nACD\tHHZ\n")
+    options = ("--merge", "H=HG,C=*", "--confusion", tmp_path / "c.svg")
+    code, out, _ = call("evaluate", model, tmp_path / "test.tsv", *options, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["unknown_labels"] == {"G": 1, "Z": 1}
+    assert [sum(row) for row in found["confusion"]] == [one["expected"] for one in found["labels"]]
+    predicted = [str(one) for one in regard.load(model).label(["MKVL", "ACD"])]
+    groups = {"H": "H", "G": "H"}
+    both = list(zip("HGECHHZ", "".join(predicted), strict=True))
+    want = sum(groups.get(one, "C") == groups.get(other, "C") for one, other in both) / 7
+    assert found["merged"]["accuracy"] == pytest.approx(want)
+    assert (tmp_path / "c.svg").read_bytes().startswith(b"<?xml")
+    code, out, _ = call("evaluate", model, tmp_path / "test.tsv")
+    assert code == 0
+    assert "Z (1)" in out
+    assert call("evaluate", model, tmp_path / "test.tsv", "--confusion", tmp_path / "c.svg")[0] == 2
+    assert call("evaluate", model, tmp_path / "test.tsv", "--merge", "H")[0] == 2
+
+
+def test_errors_name_the_file_and_the_line(model, tmp_path):
+    (tmp_path / "bad.tsv").write_text("MKVL\tCCCC\nMKV\tCC\n")
+    for arguments in (("evaluate", model, tmp_path / "bad.tsv"),
+                      ("data", "check", tmp_path / "bad.tsv", "--task", "label"),
+                      ("train", tmp_path / "bad.tsv", "--task", "label", "-o", tmp_path / "new")):
+        code, _, said = call(*arguments)
+        assert code == 2
+        assert "bad.tsv:2: " in said
+        assert "3 characters" in said
+    assert not (tmp_path / "new").exists()
+    assert call("label", model, "--tokenized", "MKV")[0] == 2
+    assert call("classify", model, "MKV")[0] == 2
+
+
+def test_the_report_on_data(tmp_path):
+    (tmp_path / "a.tsv").write_text("MKV\tCHH\nMKV\tCHH\nMKV\tCCC\nAA\tEE\n\n")
+    (tmp_path / "t.tsv").write_text("AA\tEE\nWWW\tZZC\n")
+    code, out, _ = call("data", "check", tmp_path / "a.tsv", "--task", "label", "--test", tmp_path / "t.tsv", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["sequences"], found["tokens"], found["empty"]["count"]) == (4, 11, 1)
+    assert (found["duplicates"]["count"], found["conflicts"]["count"]) == (1, 1)
+    assert found["labels"]["C"]["tokens"] == 5
+    test = found["overlap"]["test"]
+    assert (test["in_training"], test["unknown_labels"], test["unknown_tokens"]) == (1, {"Z": 2}, 3)
+    code, out, _ = call("data", "check", tmp_path / "a.tsv", "--task", "label", "--test", tmp_path / "t.tsv")
+    assert code == 0
+    assert "duplicates" in out
+    assert call("data", "check", tmp_path / "a.tsv", "--task", "label", "--max-words", "3")[0] == 2
+    assert call("data", "check", tmp_path / "a.tsv", "--task", "labels")[0] == 2
+
+
+@pytest.mark.thorough
+def test_three_taggers_are_compared(tmp_path):
+    (tmp_path / "a.tsv").write_text(CHAINS + "".join(f"{'WY' * n}K\t{'TE' * n}C\n" for n in range(1, 60)))
+    arguments = ("compare", tmp_path / "a.tsv", "--task", "label", "--quick", "--budget", "tokens:2000,parameters:20k",
+                 "-o", tmp_path / "comparison", "-q")
+    (found,) = [json.loads(line) for line in lines(*arguments, "--json")]
+    assert [model["name"] for model in found["models"]] == ["tagger-lstm", "tagger-conv", "tagger"]
+    assert found["data"]["train"] + found["data"]["validation"] + found["data"]["test"] == 119
+    for model in found["models"]:
+        assert 0 <= model["accuracy"]["mean"] <= 1
+        assert {one["label"] for one in model["labels"]} == set("CEHT")
+    (again,) = [json.loads(line) for line in lines(*arguments, "--json")]
+    assert again == found
+    assert "<table>" in (tmp_path / "comparison" / "page.html").read_text()
+    assert call("compare", "--task", "label")[0] == 2
+    assert call("compare", tmp_path / "a.tsv", "--task", "label", "--beam", "3")[0] == 2
+    assert call("compare", tmp_path / "a.tsv", "--task", "label", "--models", "transformer")[0] == 2
+
+
+def test_info_and_look(model, tmp_path):
+    (table,) = tables("info", model)
+    assert table["task"] == "token classification"
+    assert table["command"].startswith("regard label ")
+    assert table["labels"] == list("CEHT")
+    code, out, said = call("look", model, "MKVLAC", "--terminal")
+    labels = regard.load(model).label("MKVLAC").labels
+    assert (code, said) == (0, "")
+    for token, label in zip("MKVLAC", labels, strict=True):
+        assert f"{token}/{label}" in out
+    long = "A" * (regard.load(model).max_positions() + 1)
+    code, _, said = call("look", model, long, "--terminal")
+    assert code == 2
+    assert str(len(long)) in said
