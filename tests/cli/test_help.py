@@ -94,7 +94,7 @@ def place(tmp_path_factory):
     texting.translator(share_embeddings=True).save(place / "translate")
     texting.translator(pair=texting.several).save(place / "several")
     for command, make in (("complete", texting.completer), ("fill", texting.filler), ("classify", texting.classifier),
-                          ("photos", texting.seer)):
+                          ("photos", texting.seer), ("label", texting.tagger), ("labeller", texting.character_tagger)):
         make().save(place / command)
     pairs = "".join(f"{source}\t{target}\n" for source, target in texting.pairs()[:20])
     few = "".join(f"{source}\t{target}\n" for source, target in texting.pairs()[20:24])
@@ -127,7 +127,7 @@ def test_every_example_that_is_quick_works(line, place, tmp_path, monkeypatch):
             pytest.importorskip(package)
     kind = {"look": "translate", "evaluate": "translate", "export": "translate", "compare": "translate"}
     links = {"model": kind.get(words[0], words[0]), "model-a": "translate", "model-b": "translate",
-             "language-model": "complete", "other-model": "translate", "my-model": "translate"}
+             "language-model": "complete", "other-model": "translate", "my-model": "translate", "labeller": "labeller"}
     if "--direction" in words or (words[0] == "translate" and "--to" in words):
         links["model"] = "several"
     if "photos/" in words:
@@ -144,6 +144,8 @@ def test_every_example_that_is_quick_works(line, place, tmp_path, monkeypatch):
             (tmp_path / name).mkdir()
             for path in (place / folder).iterdir():
                 (tmp_path / name / path.name).write_bytes(path.read_bytes())
+    if "labeller" in words:
+        (tmp_path / "test.tsv").write_text("MKVLA\tCHHEC\n")
     monkeypatch.chdir(tmp_path)
     if words[0] in ("translate", "complete") and "--help" not in words:
         words += ["--max-length", "5"]

@@ -6,6 +6,7 @@ from tiny import VISION, built, language, reading, translating
 
 from regard.data import phrasebook
 from regard.data.tokenizer.interface import PairTokenizer
+from regard.data.tokenizer.subwords import CharacterTokenizer
 from regard.data.tokenizer.training import CharactersConfig, UnigramConfig, add_controls, train_tokenizer
 from regard.models.classification import ClassifierConfig, TaggerConfig
 from regard.models.language import MaskedModelConfig
@@ -91,6 +92,15 @@ def classifier(kind=ClassifierConfig):
 def tagger():
     """A model that gives labels to tokens."""
     return classifier(TaggerConfig)
+
+
+@cache
+def character_tagger(labels=tuple("BCEGHIST"), embedding="sinusoidal"):
+    """A model that gives labels to the residues of a protein."""
+    letters = CharacterTokenizer("ACDEFGHIKLMNPQRSTVWYX")
+    config = resized(reading(TaggerConfig, embedding=embedding, num_labels=len(labels)), letters)
+    return make_task(built(config).float(), config, tokenizer=letters, labels=labels,
+                     record={"data": {"label_unit": "character"}})
 
 
 @cache

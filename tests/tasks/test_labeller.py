@@ -3,12 +3,9 @@
 import pytest
 import texting
 import torch
-from tiny import built, reading
 
 import regard
-from regard.data.tokenizer.subwords import CharacterTokenizer
 from regard.data.tokenizer.units import TokenEncoder
-from regard.models.classification import TaggerConfig
 from regard.tasks.evaluation import evaluate_labeller
 from regard.tasks.load import make_task
 from regard.tokens import Tokens
@@ -17,11 +14,8 @@ LABELS = ("B-X", "I-X", "O")
 TEXTS = ["the dog sleeps.", "Emma", "", "the big dog sees the cat ."]
 
 
-def characters(embedding="sinusoidal", labels=("C", "E", "H")):
-    tokenizer = CharacterTokenizer("ACDEFGHIKLMNPQRSTVWYX")
-    config = texting.resized(reading(TaggerConfig, embedding=embedding, num_labels=len(labels)), tokenizer)
-    return make_task(built(config).float(), config, tokenizer=tokenizer, labels=labels,
-                     record={"data": {"label_unit": "character"}})
+def characters(embedding="sinusoidal"):
+    return texting.character_tagger(("C", "E", "H"), embedding)
 
 
 def expected(task, tokens):
