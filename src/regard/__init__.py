@@ -12,6 +12,7 @@ _HOMES = {
     "attention_weights": "regard.attention.attend",
     "explain": "regard.attention.attend",
     "Attention": "regard.attention.layer",
+    "AgentAwareAttention": "regard.attention.agent_aware",
     "PlainAttention": "regard.attention.layer",
     "BasicAttention": "regard.attention.layer",
     "Causal": "regard.attention.mask",
@@ -20,6 +21,7 @@ _HOMES = {
     "Packed": "regard.attention.mask",
     "Placed": "regard.attention.mask",
     "Additive": "regard.attention.score",
+    "AgentAware": "regard.attention.score",
     "Bilinear": "regard.attention.score",
     "Score": "regard.attention.score",
     "Normalizer": "regard.attention.normalize",
@@ -81,6 +83,7 @@ __all__ = list(_HOMES)
 
 if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps the two equal
     from regard._version import __version__ as __version__
+    from regard.attention.agent_aware import AgentAwareAttention as AgentAwareAttention
     from regard.attention.attend import attend as attend
     from regard.attention.attend import attention_weights as attention_weights
     from regard.attention.attend import explain as explain
@@ -96,6 +99,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.attention.mask import Window as Window
     from regard.attention.normalize import Normalizer as Normalizer
     from regard.attention.score import Additive as Additive
+    from regard.attention.score import AgentAware as AgentAware
     from regard.attention.score import Bilinear as Bilinear
     from regard.attention.score import Score as Score
     from regard.blocks.block import Block as Block

@@ -86,7 +86,7 @@ WRONG = {
     "an unknown normaliser": (attend(normalize="softmx"), "`normalize`", '"softmax"', '"softmx"', 'mean "softmax"'),
     "a normaliser of no kind": (attend(normalize=None), "`normalize`", "a function", "NoneType"),
     "a normaliser's shape": (attend(normalize=lambda e: e[..., :2]), "`normalize`", "(2, 4, 3, 5)", "(2, 4, 3, 2)"),
-    "an unknown backend": (attend(backend="tield"), "`backend`", '"sdpa", "flex", "pointwise", "exact", "tiled"',
+    "an unknown backend": (attend(backend="tield"), "`backend`", '"sdpa", "flex", "pointwise", "agents", "exact"',
                            '"tield"', 'mean "tiled"'),
     "a backend for softmax alone": (attend(backend="sdpa", normalize="relu"), "`backend`", '"exact", "tiled"', '"sdpa"',
                                     "softmax, not relu"),
