@@ -66,6 +66,8 @@ _HOMES = {
     "Filler": "regard.tasks.filler",
     "Classifier": "regard.tasks.classifier",
     "Embedder": "regard.tasks.classifier",
+    "Forecaster": "regard.tasks.forecaster",
+    "Forecast": "regard.tasks.forecaster",
     "EncoderDecoder": "regard.models.encoder_decoder",
     "LanguageModel": "regard.models.language",
     "MaskedModel": "regard.models.language",
@@ -137,6 +139,8 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.tasks.completer import Completer as Completer
     from regard.tasks.completer import Completion as Completion
     from regard.tasks.filler import Filler as Filler
+    from regard.tasks.forecaster import Forecast as Forecast
+    from regard.tasks.forecaster import Forecaster as Forecaster
     from regard.tasks.glossary import Glossary as Glossary
     from regard.tasks.load import load as load
     from regard.tasks.load import task as task

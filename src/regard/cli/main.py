@@ -29,6 +29,7 @@ from regard.cli import (
     fill,
     info,
     look,
+    predict,
     serve,
     train,
     translate,
@@ -40,11 +41,11 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the installed package."""
 
 SECTIONS = {"Start": ("demo",), "Train": ("train", "data"),
-            "Use": ("translate", "complete", "fill", "classify", "serve"),
+            "Use": ("translate", "complete", "fill", "classify", "predict", "serve"),
             "Look and compare": ("look", "evaluate", "compare"), "Tools": ("info", "config", "export")}
 """Sections of `regard --help`; a command that is in none of them is listed with the last."""
 SIMILAR_COMMANDS = {
-    "fit": "train", "finetune": "train", "generate": "complete", "predict": "classify", "infer": "translate",
+    "fit": "train", "finetune": "train", "generate": "complete", "forecast": "predict", "infer": "translate",
     "inference": "translate", "decode": "translate", "eval": "evaluate", "test": "evaluate", "score": "evaluate",
     "bleu": "evaluate", "show": "look", "visualize": "look", "attention": "look", "plot": "look", "convert": "export",
     "mask": "fill", "check": "data check", "phrasebook": "data phrasebook", "tour": "demo --tour",
@@ -94,7 +95,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
-                serve.serve, evaluate.evaluate, compare.compare, look.look, info.info, export.export, config.config):
+                predict.predict, serve.serve, evaluate.evaluate, compare.compare, look.look, info.info, export.export,
+                config.config):
     app.command(cls=PanelCommand)(command)
 
 

@@ -19,6 +19,7 @@ Legend: A agents of all scenes, M an agent and its neighbours, T observed steps,
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -37,6 +38,8 @@ SOFT_SPEED = 0.5
 FAR = 8.0
 """Positions of neighbours are divided by this many units."""
 FEATURES = 8
+JOINT_SPREAD = 0.5
+"""How far joint anchors are from their mean, as a share of the distance of the anchors."""
 
 
 class AgentFrame(NamedTuple):
@@ -124,8 +127,13 @@ class TrackForecaster(nn.Module):
     """
 
     unit: Tensor
+    """The usual step of the data."""
     anchors: Tensor
+    """(2, K, P, 2): typical futures of agents that walk and that stand, in their frames."""
     joint_anchors: Tensor
+    """The same, nearer to their mean: where all agents of a scene share a future, it is less extreme."""
+    regressions: Tensor
+    """(2, K, 2T + 1, 2P): the linear baseline, which is kept to be shown beside the model."""
 
     def __init__(self, config: "TracksConfig") -> None:
         super().__init__()
@@ -147,6 +155,15 @@ class TrackForecaster(nn.Module):
         self.register_buffer("unit", torch.ones(()))
         self.register_buffer("anchors", torch.zeros(2, futures, steps, 2))
         self.register_buffer("joint_anchors", torch.zeros(2, futures, steps, 2))
+        self.register_buffer("regressions", torch.zeros(2, futures, 2 * config.observed_steps + 1, 2 * steps))
+
+    def set_anchors(self, unit: float, anchors: Tensor, regressions: Tensor) -> None:
+        """Set what the model takes from the data before it is trained; the arguments are the buffers of these names."""
+        self.unit.fill_(unit)
+        self.anchors.copy_(anchors)
+        self.regressions.copy_(regressions)
+        mean = anchors.mean(1, keepdim=True)
+        self.joint_anchors.copy_(mean + JOINT_SPREAD * (anchors - mean))
 
     def neighbours(self, past: Tensor, scene: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest neighbours (C, M) of the chosen agents (C,), and which of these exist."""
@@ -254,11 +271,27 @@ class TracksConfig(Config):
     dropout: float = probability(0.0)
     """Dropout of the output of every sublayer, before the residual connection."""
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that an agent attends to: its own, and those of its neighbours."""
+        return self.observed_steps + self.neighbours * -(-self.observed_steps // 2)
+
     def build(self) -> TrackForecaster:
         """Build the model with new parameters."""
         return TrackForecaster(self)
+
+    def parameters(self) -> int:
+        """The number of parameters of the model, with the anchors and the linear baseline that are stored with it."""
+        return _count_numbers(self)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value conflicts with another."""
         if self.width % self.heads:
             yield "heads", f"{self.heads} does not divide the width, {self.width}"
+
+
+@cache
+def _count_numbers(config: TracksConfig) -> int:
+    """The numbers that are stored of a model, counted without allocating them."""
+    with torch.device("meta"):
+        return sum(tensor.numel() for tensor in config.build().state_dict().values())

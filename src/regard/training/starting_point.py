@@ -41,7 +41,7 @@ from regard.training.short_options import DROPOUT_KEYS, OTHER_DROPOUT_KEYS, Opti
 
 START_KINDS: Mapping[str, tuple[str, ...]] = {
     "seq2seq": ("encoder-decoder", "seq2seq"), "language": ("language",), "masked": ("masked",),
-    "classify": ("classifier", "vision", "masked", "encoder"),
+    "classify": ("classifier", "vision", "masked", "encoder"), "tracks": ("tracks",),
 }
 """The kinds of models that each task can start from."""
 OUTPUT_LAYER = "output."

@@ -57,7 +57,7 @@ class Columns(NamedTuple):
     kind: int | None = None
 
     @property
-    def count(self) -> int:
+    def least(self) -> int:
         """The least number of columns of a row."""
         return 1 + max(place for place in self if place is not None)
 
@@ -118,6 +118,17 @@ def read_tracks(paths: Sequence[str], columns: str | None = None, log: ReadLog |
     return [scene for path in paths for scene in _read_file(InputFile(path), columns, log)]
 
 
+def looks_like_tracks(path: str) -> bool:
+    """Whether the first line of a file is a header of tracks; False for what cannot be read, and for pipes."""
+    try:
+        file = InputFile(path)
+        first = "" if file.single_pass else next((text for text in read_lines(file) if text.strip()), "")
+        _find_columns(path, 1, _split(first, _separator(first)))
+    except DataError:
+        return False
+    return True
+
+
 def _read_file(file: InputFile, columns: str | None, log: ReadLog) -> list[Scene]:
     lines = ((number, text) for number, text in enumerate(read_lines(file), 1)
              if text.strip() and not text.startswith("#"))
@@ -162,7 +173,7 @@ def _is_number(cell: str) -> bool:
 def _is_header(cells: Sequence[str], given: Columns | None) -> bool:
     """Whether a first line with words in it is a header, and not a row whose agent, scene or kind has a name."""
     numbers = ("frame", "x", "y")
-    if given is not None and given.count <= len(cells):
+    if given is not None and given.least <= len(cells):
         return any(not _is_number(cells[getattr(given, name)]) for name in numbers)
     return True
 
@@ -222,9 +233,9 @@ MOT = Columns(0, 1, 7, 8)
 
 
 def _add_row(scenes: dict[str, _Rows], where: Location, cells: Sequence[str], places: Columns) -> None:
-    if len(cells) < places.count or (places is MOT and len(cells) != MOT_COLUMNS):
-        raise DataError(f"{where}: This row has {plural(len(cells), 'column')}, but {places.count} are needed. Complete "
-                        "it, or remove it.")
+    if len(cells) < places.least or (places is MOT and len(cells) != MOT_COLUMNS):
+        raise DataError(f"{where}: This row has {plural(len(cells), 'column')}, but {places.least} are needed. "
+                        "Complete it, or remove it.")
     frame = _number(where, "frame", cells[places.frame], MAX_TIME)
     if places is MOT:
         box = [_number(where, name, cells[place]) for name, place in (("left", 2), ("top", 3), ("width", 4),
@@ -328,8 +339,8 @@ def to_grid(scene: Scene, step: float | None = None) -> Grid:
         gaps = np.diff(scene.frames)
         worst = int(np.argmax(gaps))
         row = int(np.searchsorted(scene.frame, scene.frames[worst + 1]))
-        raise DataError(f"{scene.location(row)}: Frame {scene.frame[row]:g} follows {scene.frames[worst]:g}, and with a "
-                        f"step of {step:g} there would be {steps:,} steps of {plural(len(scene.agents), 'agent')}. "
+        raise DataError(f"{scene.location(row)}: Frame {scene.frame[row]:g} follows {scene.frames[worst]:g}, and with "
+                        f"a step of {step:g} there would be {steps:,} steps of {plural(len(scene.agents), 'agent')}. "
                         "Correct the frame, or split the file.")
     position = np.full((steps, len(scene.agents), 2), np.nan)
     position[index[on].astype(np.int64), scene.agent[on]] = scene.position[on]

@@ -37,7 +37,8 @@ class Window:
     @property
     def complete(self) -> NDArray[np.bool_]:
         """Which agents are there in every step."""
-        return ~(np.isnan(self.past[..., 0]).any(1) | np.isnan(self.future[..., 0]).any(1))
+        missing = np.isnan(self.past[..., 0]).any(1) | np.isnan(self.future[..., 0]).any(1)
+        return np.asarray(~missing)
 
     @property
     def steps(self) -> int:
@@ -60,7 +61,7 @@ def grid_windows(grid: Grid, names: Sequence[str], scene: str, observed: int, pr
         if not len(chosen):
             continue
         block = grid.position[start:last + predicted, chosen].transpose(1, 0, 2).astype(np.float32)
-        yield Window(block[:, :observed], block[:, observed:], tuple(names[number] for number in chosen), scene,
+        yield Window(block[:, :observed], block[:, observed:], tuple(names[int(number)] for number in chosen), scene,
                      grid.first + (last - 1) * grid.step, start)
 
 
