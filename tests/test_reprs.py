@@ -9,6 +9,7 @@ from tiny import reading
 from trace_examples import translation
 
 import regard
+from regard.tasks.forecaster import Forecast
 from regard.tasks.load import make_task
 from regard.tasks.task import Task
 
@@ -57,6 +58,8 @@ OBJECTS = {
     "Placed": (lambda: regard.Placed(torch.tensor([3, 4])), r"^Placed\(\[3, 4\]\)$"),
     "Additive": (lambda: regard.Additive(torch.randn(4, 64)), r"^Additive\(weight \(4, 64\)\)$"),
     "Bilinear": (lambda: regard.Bilinear(torch.randn(4, 4)), r"^Bilinear\(weight \(4, 4\)\)$"),
+    "Forecaster": (lambda: regard.task("tracks-small"), r"^Forecaster\(tracks, .* parameters, cpu\)$"),
+    "Forecast": (lambda: Forecast("7", torch.zeros(2, 3, 2), torch.ones(2) / 2, 8), r"^Forecast\('7', 2 futures of 3"),
     "Score": (Halved, r"Halved"),
     "Normalizer": (Doubled, r"Doubled"),
     "Look": (lambda: regard.Look(*attention_inputs(), mask=regard.Causal()),

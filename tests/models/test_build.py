@@ -11,7 +11,8 @@ from regard.toml import ConfigError
 
 NEEDED = {"encoder-decoder": {"source_vocab_size": 90, "target_vocab_size": 90}, "language": {"vocab_size": 70},
           "seq2seq": {"source_vocab_size": 80, "target_vocab_size": 70}, "masked": {"vocab_size": 60},
-          "vision": {"num_labels": 7}, "classifier": {"vocab_size": 60, "num_labels": 3}}
+          "vision": {"num_labels": 7}, "classifier": {"vocab_size": 60, "num_labels": 3},
+          "tracks": {}}
 RECIPES = [f"{name}-{size}" for name in catalog.recipe_names() for size in catalog.recipe_sizes(name)]
 
 

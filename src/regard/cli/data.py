@@ -66,7 +66,6 @@ def data() -> None:
     regard data check pairs.tsv
     regard data check train.en train.fr        # sources and targets
     regard data check pairs.tsv --validation valid.tsv --test test.tsv
-    regard data check pairs.tsv --max-words 100 --max-length-ratio 3
     regard data check corpus.tmx --source en --target fr --json > report.json
     regard data check tracks.csv               # frame, agent, x, y
 """)

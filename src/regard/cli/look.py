@@ -55,7 +55,6 @@ LARGE_MAP = 4000 ** 2
 
 @with_examples("""
     regard look model "The black cat sleeps."              # in the browser
-    regard look model "The black cat sleeps." --terminal
     regard look model "The black cat sleeps." -o cat.png   # or .html, .svg, .pdf
     regard look model "The black cat sleeps." --with other-model
     regard look trace.safetensors                          # saved from Python

@@ -249,7 +249,6 @@ class OutputOptions:
 
 @with_examples("""
     regard train pairs.tsv -o model                      # all settings by default
-    regard train train.en train.fr -o model --time 30m   # at most half an hour
     regard train book.txt -o model --task language       # from plain text
     regard train tracks.csv -o model --task tracks       # where agents will be
     regard train mine.tsv --from model -o new            # fine-tune a model

@@ -260,7 +260,7 @@ class TracksConfig(Config):
     """Nearest agents that an agent attends to; 0 for none."""
     agent_aware: bool = True
     """Whether an agent has other projections for its own tokens than for those of its neighbours."""
-    width: int = integer(64, minimum=1)
+    width: int = integer(minimum=1)
     """Width of the model (d_model): features of each token."""
     heads: int = integer(4, minimum=1)
     """Attention heads."""

@@ -240,7 +240,7 @@ def forecast_errors(single: Futures, joint: Futures, batch: TrackBatch, unit: Te
     """The errors of the best of K futures."""
     ade, fde = _distances(single, batch.future, unit)
     scene = batch.scene[batch.chosen]
-    together = (scene.unsqueeze(1) == scene) * batch.counted
+    together = (scene.unsqueeze(1) == scene) * batch.counted.to(ade.dtype)
     count = together.sum(1, keepdim=True).clamp(min=1)
     joint_ade, joint_fde = (together @ each / count for each in _distances(joint, batch.future, unit))
     return ForecastErrors(
@@ -400,7 +400,7 @@ class TracksSetup:
     def prepare(self, survey: TracksSurvey, document: TomlDocument, place: Path) -> PreparedTracks:
         survey = replace(survey, config=configs.read_config(DataConfig, document, ("data",)))
         model = document.tables.get("model", {})
-        own = TracksConfig()
+        own = TracksConfig(width=1, heads=1)
         if self.start is not None:
             assert isinstance(self.start.config, TracksConfig)
             own = self.start.config
