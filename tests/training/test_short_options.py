@@ -142,7 +142,8 @@ def test_a_time_limit(given, seconds):
 def test_every_option_sets_a_key():
     document = catalog.find_recipe("transformer-tiny")
     for name in ShortOptions.__dataclass_fields__:
-        value = True if name == "blend" else "frame,agent,x,y" if name == "columns" else 0.5 if name in ("dropout", "lr", "mix_share", "blend_share") else 300
+        fraction = name in ("dropout", "lr", "mix_share", "blend_share")
+        value = {"blend": True, "columns": "frame,agent,x,y"}.get(name, 0.5 if fraction else 300)
         assert expand_short_options({name: value}, document.tables), name
 
 

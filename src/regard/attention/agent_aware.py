@@ -27,7 +27,7 @@ from regard.attention.mask_cache import broadcast_over_heads, present_tokens, ze
 from regard.attention.normalize import NormalizerLike
 from regard.attention.score import MAX_AGENTS, SCORES, AgentAware, Dot, ScoreLike, adjust_score, with_agents
 from regard.kernels.launch import is_readable
-from regard.kernels.linear import Linear
+from regard.kernels.linear import Linear, apply_jointly
 
 
 class AgentAwareAttention(Attention):
@@ -77,14 +77,15 @@ class AgentAwareAttention(Attention):
 
     def agent_queries(self, x: Tensor, agents: Tensor | None) -> Tensor:
         """(B, N, width) and the agents (N,) or (B, N) -> (B, H, N, 2D + 2)."""
-        same, other = (split_heads(linear(x), self.heads) for linear in (self.query, self.query_other))
-        return with_agents(same, other, self._agents("agents", agents, x))
+        same, other = self._project(x, (self.query, self.query_other))
+        return with_agents(split_heads(same, self.heads), split_heads(other, self.heads),
+                           self._agents("agents", agents, x))
 
     def agent_keys(self, context: Tensor, agents: Tensor | None, argument: str = "agents") -> tuple[Tensor, Tensor]:
         """(B, N, context width) and the agents -> keys (B, key heads, N, 2D + 2), values (B, key heads, N, D)."""
-        same, other = (split_heads(linear(context), self.key_heads) for linear in (self.key, self.key_other))
-        key = with_agents(same, other, self._agents(argument, agents, context))
-        return key, split_heads(self.value(context), self.key_heads)
+        same, other, value = (split_heads(part, self.key_heads) for part in self._project(
+            context, (self.key, self.key_other, self.value)))
+        return with_agents(same, other, self._agents(argument, agents, context)), value
 
     def queries(self, x: Tensor) -> Tensor:
         return self.agent_queries(x, None)
@@ -155,6 +156,10 @@ class AgentAwareAttention(Attention):
         key, value = self.agent_keys(x, agents)
         both, state = state.step_mask(x.shape[-2], lengths, extra), state.extend(key, value, lengths)
         return self._attend_and_report(query, *state.view(state.filled), both), state
+
+    def _project(self, x: Tensor, linears: tuple[Linear, ...]) -> tuple[Tensor, ...]:
+        """The projections of x, in one product where nothing watches them."""
+        return tuple(linear(x) for linear in linears) if self.tap.listeners else tuple(apply_jointly(x, linears))
 
     def _agents(self, argument: str, agents: Tensor | None, x: Tensor) -> Tensor:
         """The agents of the tokens, broadcastable to (B, 1, N); a ValueError where they are not agents of x."""

@@ -18,6 +18,7 @@ Measured on one thread, 64 agents × 20 steps, 4 heads of 16: a layer with plain
 Legend: B rows, H heads, Q queries, K keys, A agents, n queries and m keys of an agent, D width.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -49,7 +50,25 @@ class AgentLayout(NamedTuple):
 
 
 def agent_layout(query_agents: Tensor, key_agents: Tensor, allowed: Tensor | None, dtype: torch.dtype) -> AgentLayout:
-    """The layout of tokens of these agents, (B, Q) and (B, K); `allowed` is (B or 1, H or 1, Q, K), None for all."""
+    """The layout of tokens of these agents, (B, Q) and (B, K); `allowed` is (B or 1, H or 1, Q, K), None for all.
+
+    Without a mask the last layouts are kept: all layers of a forward pass, and most passes, have the same agents.
+    """
+    if allowed is not None:
+        return _make_layout(query_agents, key_agents, allowed, dtype)
+    return _known_layout(*(agents.contiguous().numpy().tobytes() for agents in (query_agents, key_agents)),
+                         len(query_agents), dtype)
+
+
+@lru_cache(maxsize=2)
+def _known_layout(query_agents: bytes, key_agents: bytes, rows: int, dtype: torch.dtype) -> AgentLayout:
+    """The layout of agents given as the bytes of 64-bit numbers, without a mask."""
+    query, key = (torch.frombuffer(bytearray(numbers), dtype=torch.long).view(rows, -1)
+                  for numbers in (query_agents, key_agents))
+    return _make_layout(query, key, None, dtype)
+
+
+def _make_layout(query_agents: Tensor, key_agents: Tensor, allowed: Tensor | None, dtype: torch.dtype) -> AgentLayout:
     numbers = torch.unique(torch.cat([query_agents, key_agents], 1), return_inverse=True)[1]
     q_number, k_number = numbers.split([query_agents.shape[1], key_agents.shape[1]], 1)
     count = int(numbers.max()) + 1

@@ -95,13 +95,10 @@ class Forecaster(Task):
                                repr(agent))
         ((_, single, shared),) = self.window_futures([window])
         points, logits = shared if joint else single
-        found = []
-        for number, name in enumerate(window.agents):
-            if agent is None or str(agent) == name:
-                order = logits[number].argsort(descending=True, stable=True)[:count]
-                found.append(Forecast(name, points[number, order], logits[number].softmax(-1)[order],
-                                      int((~np.isnan(window.past[number, :, 0])).sum())))
-        return found
+        points, odds = _most_probable(points, logits, count)
+        seen = (~np.isnan(window.past[..., 0])).sum(1).tolist()
+        return [Forecast(name, points[number], odds[number], seen[number])
+                for number, name in enumerate(window.agents) if agent is None or str(agent) == name]
 
     def last_window(self, tracks: TracksLike, *, frame: float | None = None, columns: str | None = None,
                     frame_step: float | None = None) -> Window:
@@ -201,17 +198,23 @@ class Forecaster(Task):
         """What a page or a picture shows of a window."""
         ((_, single, shared),) = self.window_futures([window])
         points, logits = shared if joint else single
-        order = logits.argsort(dim=1, descending=True, stable=True)[:, :k]
-        futures = points.gather(1, order[..., None, None].expand(-1, -1, *points.shape[2:]))
+        futures, odds = _most_probable(points, logits, k)
         known = not np.isnan(window.future).all()
         return SceneView(title, window.agents, window.past.astype(np.float64), futures.double().numpy(),
-                         logits.softmax(1).gather(1, order).double().numpy(), self.looks(window).double().numpy(),
+                         odds.double().numpy(), self.looks(window).double().numpy(),
                          window.future.astype(np.float64) if known else None, window.frame)
 
     @property
     def baselines(self) -> Baselines:
         """The baselines that were fitted to the training data of this model."""
         return Baselines(self.model.anchors.double().cpu(), self.model.regressions.double().cpu())
+
+
+def _most_probable(points: Tensor, logits: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
+    """The futures (A, K, P, 2) of each agent in order of their probabilities, and these, at most `count`."""
+    order = logits.argsort(dim=1, descending=True, stable=True)[:, :count]
+    return (points.gather(1, order[..., None, None].expand(-1, -1, *points.shape[2:])),
+            logits.softmax(1).gather(1, order))
 
 
 def evaluate_forecaster(task: Forecaster, windows: Sequence[Window],

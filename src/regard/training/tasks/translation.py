@@ -48,6 +48,7 @@ from regard.training.starting_point import StartModel
 from regard.training.tasks.common import FeatureObjective, file_digests, in_blocks
 from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
+    TRACK_KEYS,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
@@ -285,7 +286,8 @@ class TranslationSetup:
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.source_vocab_size": 1000,
                                          "model.target_vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "bleu", "chrf")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0,
+                                 **TRACK_KEYS}
 
     start: StartModel | None = None
 
