@@ -14,7 +14,7 @@ import regard
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with tracks and a model."""
     folder = tmp_path_factory.mktemp("cli")
-    (folder / "tracks.csv").write_text("\n".join(lines("data", "tracks", "--steps", 60, "--agents", 5)) + "\n")
+    (folder / "tracks.csv").write_text("\n".join(lines("data", "tracks", "--frames", 60, "--agents", 5)) + "\n")
     code, out, said = call("train", folder / "tracks.csv", "--task", "tracks", "-o", folder / "model", "--steps", 4,
                            "--observed", 4, "--predicted", 3, "--futures", 5, "--width", 16)
     assert (code, out.strip()) == (0, str(folder / "model")), said
@@ -23,11 +23,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_synthetic_tracks() -> None:
-    head, *rows = lines("data", "tracks", "--scenes", 2, "--steps", 3, "--agents", 4)
+    head, *rows = lines("data", "tracks", "--scenes", 2, "--frames", 3, "--agents", 4)
     assert head == "scene,frame,agent,x,y,kind"
     assert {row.split(",")[0] for row in rows} == {"0", "1"}
-    assert lines("data", "tracks", "--steps", 3) == lines("data", "tracks", "--steps", 3)
-    assert lines("data", "tracks", "--steps", 3) != lines("data", "tracks", "--steps", 3, "--seed", 1)
+    assert lines("data", "tracks", "--frames", 3) == lines("data", "tracks", "--frames", 3)
+    assert lines("data", "tracks", "--frames", 3) != lines("data", "tracks", "--frames", 3, "--seed", 1)
 
 
 def test_the_check_recognises_tracks(place: Path, tmp_path: Path) -> None:

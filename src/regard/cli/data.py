@@ -200,13 +200,13 @@ def phrasebook(
 @app.command(cls=PanelCommand)
 @with_examples("""
     regard data tracks > tracks.csv
-    regard data tracks --scenes 8 --steps 500 --agents 16 > tracks.csv
+    regard data tracks --scenes 8 --frames 500 --agents 16 > tracks.csv
 """)
 def tracks(
     scenes: Annotated[int, typer.Option(
         "--scenes", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="Number of scenes.")] = 1,
-    steps: Annotated[int, typer.Option(
-        "--steps", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="Frames of a scene, 0.4 s apart.")] = 400,
+    frames: Annotated[int, typer.Option(
+        "--frames", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="Frames of a scene, 0.4 s apart.")] = 400,
     agents: Annotated[int, typer.Option(
         "--agents", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="People in a scene at a time, about.")] = 12,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, rich_help_panel=OUTPUT_PANEL,
@@ -223,7 +223,7 @@ def tracks(
     out.write(f"{'scene,' if scenes > 1 else ''}frame,agent,x,y,kind\n".encode())
     for scene in range(scenes):
         name = f"{scene}," if scenes > 1 else ""
-        for row in simulate(steps=steps, agents=agents, seed=seed * 1_000_003 + scene):
+        for row in simulate(steps=frames, agents=agents, seed=seed * 1_000_003 + scene):
             out.write(f"{name}{row.frame},{row.agent},{row.x:g},{row.y:g},{row.kind}\n".encode())
     out.flush()
 
