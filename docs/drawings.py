@@ -186,8 +186,8 @@ def agents() -> "Figure":
     x, layer = torch.randn(1, 12, 16), regard.AgentAwareAttention(16, heads=1)
     same = regard.attention_weights(layer.agent_queries(x, None), layer.agent_keys(x, None)[0], score=layer.score)
     aware = regard.attention_weights(layer.agent_queries(x, number), layer.agent_keys(x, number)[0], score=layer.score)
-    maps = {"same agent": (number[:, None] == number).double() * float(aware.detach().max()), "plain attention": same[0, 0],
-            "agent-aware attention": aware[0, 0]}
+    pairs = (number[:, None] == number).double() * float(aware.detach().max())
+    maps = {"same agent": pairs, "plain attention": same[0, 0], "agent-aware attention": aware[0, 0]}
     return strip(maps, "Tokens of three agents in four steps")
 
 

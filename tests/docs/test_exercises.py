@@ -28,7 +28,7 @@ def translator(recipe, **settings):
 def test_agents():
     layer, x = regard.AgentAwareAttention(32, heads=4), torch.randn(1, 12, 32)
     layer(x).sum().backward()
-    unused = {name for name, parameter in layer.named_parameters() if parameter.grad is None or not parameter.grad.any()}
+    unused = {name for name, one in layer.named_parameters() if one.grad is None or not one.grad.any()}
     assert {"query_other.weight", "key_other.weight"} <= unused
     assert "query.weight" not in unused
     rng = np.random.default_rng(0)
