@@ -222,7 +222,7 @@ def main() -> None:
         if data is None:
             data, arguments.seeds, arguments.scenes = Path(folder), 1, ["eth", "univ"]
             quick_data(data)
-            options = ["--steps", "3", "--recipe", "tracks-small"]
+            options = ["--steps", "3", "--recipe", "tracks-tiny"]
         start = time.monotonic()
         results = measure(data, arguments, options)
         wall = time.monotonic() - start

@@ -58,7 +58,7 @@ OBJECTS = {
     "Placed": (lambda: regard.Placed(torch.tensor([3, 4])), r"^Placed\(\[3, 4\]\)$"),
     "Additive": (lambda: regard.Additive(torch.randn(4, 64)), r"^Additive\(weight \(4, 64\)\)$"),
     "Bilinear": (lambda: regard.Bilinear(torch.randn(4, 4)), r"^Bilinear\(weight \(4, 4\)\)$"),
-    "Forecaster": (lambda: regard.task("tracks-small"), r"^Forecaster\(tracks, .* parameters, cpu\)$"),
+    "Forecaster": (lambda: regard.task("tracks-tiny"), r"^Forecaster\(tracks, .* parameters, cpu\)$"),
     "Forecast": (lambda: Forecast("7", torch.zeros(2, 3, 2), torch.ones(2) / 2, 8), r"^Forecast\('7', 2 futures of 3"),
     "Score": (Halved, r"Halved"),
     "Normalizer": (Doubled, r"Doubled"),

@@ -32,7 +32,8 @@ def test_recipes_are_whole(name):
 def test_the_smallest_of_each_is_built(name):
     model = regard.build(name, **needed(name))
     chosen = model_config(name, **needed(name))
-    assert chosen.parameters() == sum(parameter.numel() for parameter in model.parameters())
+    stored = [buffer for key, buffer in model.named_buffers() if key in model.state_dict()]
+    assert chosen.parameters() == sum(tensor.numel() for tensor in (*model.parameters(), *stored))
 
 
 @pytest.mark.parametrize("chosen", ALL.values(), ids=ALL)

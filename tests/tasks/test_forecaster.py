@@ -17,7 +17,7 @@ from regard.tasks.forecaster import BASELINES, evaluate_forecaster, window_batch
 
 @pytest.fixture
 def forecaster() -> regard.Forecaster:
-    found = regard.task("tracks-small", observed_steps=5, predicted_steps=4, num_futures=6, neighbours=3)
+    found = regard.task("tracks-tiny", observed_steps=5, predicted_steps=4, num_futures=6, neighbours=3)
     assert isinstance(found, regard.Forecaster)
     model = found.model
     model.set_anchors(0.4, torch.randn_like(model.anchors), 0.1 * torch.randn_like(model.regressions))

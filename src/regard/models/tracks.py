@@ -61,8 +61,9 @@ class AgentFrame(NamedTuple):
         step = (last - past[:, -2]).nan_to_num() if past.shape[1] > 1 else torch.zeros_like(last)
         speed = step.norm(dim=-1)
         still = speed <= 1e-6 * unit
-        forward = torch.where(still.unsqueeze(-1), last.new_tensor([1.0, 0.0]),
-                              step / speed.clamp(min=1e-30).unsqueeze(-1))
+        along_x = torch.zeros_like(last)
+        along_x[:, 0] = 1.0
+        forward = torch.where(still.unsqueeze(-1), along_x, step / speed.clamp(min=1e-30).unsqueeze(-1))
         left = torch.stack([-forward[:, 1], forward[:, 0]], -1)
         scale = (speed.square() + (SOFT_SPEED * unit) ** 2).sqrt()
         return cls(last, torch.stack([forward, left], 1), scale, speed < STANDING * unit)
@@ -168,9 +169,9 @@ class TrackForecaster(nn.Module):
     def neighbours(self, past: Tensor, scene: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest neighbours (C, M) of the chosen agents (C,), and which of these exist."""
         last = past[:, -1]
-        distance = torch.cdist(last[chosen], last).masked_fill(scene[chosen].unsqueeze(1) != scene, torch.inf)
-        distance[torch.arange(len(chosen), device=past.device), chosen] = torch.inf
-        near = distance.topk(min(self.config.neighbours, len(past)), largest=False)
+        own = chosen.unsqueeze(1) == torch.arange(len(past), device=past.device)
+        apart = (scene[chosen].unsqueeze(1) != scene) | own
+        near = torch.cdist(last[chosen], last).masked_fill(apart, torch.inf).topk(min(self.config.neighbours, len(past)), largest=False)
         return near.indices, near.values < torch.inf
 
     def features(self, points: Tensor, frame: AgentFrame) -> Tensor:

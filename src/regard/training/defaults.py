@@ -475,7 +475,7 @@ def classification_training(examples: int, tokens: int, device: DeviceProperties
 
 def tracks_recipe(windows: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of a forecaster: a smaller one for few windows."""
-    size = by_threshold(windows, ((300, "small"),), catalog.BASE_SIZE)
+    size = by_threshold(windows, ((300, "tiny"),), catalog.BASE_SIZE)
     return _recipe(requested or TRACKS_RECIPE, size, checks.plural(windows, "window"), device)
 
 

@@ -64,7 +64,7 @@ def test_padding_agents_change_neither_loss_nor_gradients() -> None:
     windows = [Window(rng.normal(size=(n, 4, 2)).cumsum(1), rng.normal(size=(n, 3, 2)), tuple("abcde"[:n]), "", 0.0, 0)
                for n in (3, 1, 5)]
     windows[2].future[0, 1] = np.nan
-    model = regard.build("tracks-small", observed_steps=4, predicted_steps=3, num_futures=4, dropout=0.0)
+    model = regard.build("tracks-tiny", observed_steps=4, predicted_steps=3, num_futures=4, dropout=0.0)
     results = []
     for padded in (False, True):
         batch = TrackCollator(windows, 4, 3, padded=padded)(np.arange(3), 0)
@@ -80,7 +80,7 @@ def test_padding_agents_change_neither_loss_nor_gradients() -> None:
 
 
 def test_an_empty_batch_has_no_loss() -> None:
-    model = regard.build("tracks-small", observed_steps=4, predicted_steps=3)
+    model = regard.build("tracks-tiny", observed_steps=4, predicted_steps=3)
     batch = TrackCollator([], 4, 3)(np.zeros(0, np.int64), 0)
     assert batch.tokens == 0
     loss = ForecastObjective(model)(batch)
