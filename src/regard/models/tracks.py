@@ -171,7 +171,8 @@ class TrackForecaster(nn.Module):
         last = past[:, -1]
         own = chosen.unsqueeze(1) == torch.arange(len(past), device=past.device)
         apart = (scene[chosen].unsqueeze(1) != scene) | own
-        near = torch.cdist(last[chosen], last).masked_fill(apart, torch.inf).topk(min(self.config.neighbours, len(past)), largest=False)
+        distance = torch.cdist(last[chosen], last).masked_fill(apart, torch.inf)
+        near = distance.topk(min(self.config.neighbours, len(past)), largest=False)
         return near.indices, near.values < torch.inf
 
     def features(self, points: Tensor, frame: AgentFrame) -> Tensor:
