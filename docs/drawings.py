@@ -179,6 +179,18 @@ def beyond_text() -> "Figure":
     return strip(maps, "An image as a sequence of patches", label="pixel value")
 
 
+def agents() -> "Figure":
+    """Pairs of the same agent, and the weights of plain and of agent-aware attention, 3 agents × 4 steps."""
+    torch.manual_seed(0)
+    number = torch.arange(12) % 3
+    x, layer = torch.randn(1, 12, 16), regard.AgentAwareAttention(16, heads=1)
+    same = regard.attention_weights(layer.agent_queries(x, None), layer.agent_keys(x, None)[0], score=layer.score)
+    aware = regard.attention_weights(layer.agent_queries(x, number), layer.agent_keys(x, number)[0], score=layer.score)
+    pairs = (number[:, None] == number).double() * float(aware.detach().max())
+    maps = {"same agent": pairs, "plain attention": same[0, 0], "agent-aware attention": aware[0, 0]}
+    return strip(maps, "Tokens of three agents in four steps")
+
+
 def shares(results: Tensor, given: Tensor) -> Tensor:
     """The norms of the gradients of each result (1, N, D) in each token that was given, (1, M, D); rows sum to 1."""
     rows = [torch.autograd.grad(results[0, place].square().sum(), given, retain_graph=True)[0][0].norm(dim=-1)
@@ -208,7 +220,7 @@ def strip(maps: Mapping[str, Tensor], title: str, *, across: int = 3, label: str
 DRAWINGS: dict[str, Callable[[], "Figure"]] = {
     "recurrence": recurrence, "encoder-decoder": encoder_decoder, "layer": layer, "cross": cross,
     "self-attention": self_attention, "position": position, "heads": heads, "three-ways": three_ways, "block": block,
-    "beyond-text": beyond_text,
+    "beyond-text": beyond_text, "agents": agents,
 }
 
 if __name__ == "__main__":

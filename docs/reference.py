@@ -43,7 +43,7 @@ GROUPS = {
     "attention": Group(
         "Attention", "Attention with any score, normaliser and mask, as a function and as layers.",
         ("attend", "attention_weights", "explain", "Attention", "BasicAttention", "PlainAttention", "AxialAttention",
-         "Score", "Additive", "Bilinear", "Normalizer"),
+         "AgentAwareAttention", "Score", "Additive", "Bilinear", "AgentAware", "Normalizer"),
         ("regard.attention",), ("regard.kernels.dispatch.Explanation",)),
     "masks": Group(
         "Masks", "Which keys a query may attend to. Masks are values: `&`, `|` and `~` combine them, and True means "

@@ -9,6 +9,7 @@ from tiny import reading
 from trace_examples import translation
 
 import regard
+from regard.tasks.forecaster import Forecast
 from regard.tasks.load import make_task
 from regard.tasks.task import Task
 
@@ -48,6 +49,9 @@ OBJECTS = {
     "BasicAttention": (lambda: regard.BasicAttention(8, score="additive"), r"8, score=Additive"),
     "AxialAttention": (lambda: regard.AxialAttention(8, heads=2, axis=-3), r"axis=-3"),
     "EvoformerBlock": (lambda: regard.EvoformerBlock(8, 8, msa_heads=1, pair_heads=1), r"TriangleAttention"),
+    "AgentAwareAttention": (lambda: regard.AgentAwareAttention(8, heads=2),
+                            r"8, heads=2, key_heads=2, score=AgentAware\(scaled_dot\)"),
+    "AgentAware": (regard.AgentAware, r"^AgentAware\(scaled_dot\)$"),
     "SelfAttention": (lambda: regard.SelfAttention(regard.Attention(8, heads=2)), r"mask=Causal\(\)"),
     "Causal": (lambda: regard.Causal() & ~regard.Window(1, 2), r"^Causal\(\) & ~Window\(1, 2\)$"),
     "Padding": (lambda: regard.Padding(MANY), r'^Padding\(\[1, 2, 3.*…\], side="right"\)$'),
@@ -56,6 +60,8 @@ OBJECTS = {
     "Placed": (lambda: regard.Placed(torch.tensor([3, 4])), r"^Placed\(\[3, 4\]\)$"),
     "Additive": (lambda: regard.Additive(torch.randn(4, 64)), r"^Additive\(weight \(4, 64\)\)$"),
     "Bilinear": (lambda: regard.Bilinear(torch.randn(4, 4)), r"^Bilinear\(weight \(4, 4\)\)$"),
+    "Forecaster": (lambda: regard.task("tracks-tiny"), r"^Forecaster\(tracks, .* parameters, cpu\)$"),
+    "Forecast": (lambda: Forecast("7", torch.zeros(2, 3, 2), torch.ones(2) / 2, 8), r"^Forecast\('7', 2 futures of 3"),
     "Score": (Halved, r"Halved"),
     "Normalizer": (Doubled, r"Doubled"),
     "Look": (lambda: regard.Look(*attention_inputs(), mask=regard.Causal()),

@@ -12,6 +12,7 @@ _HOMES = {
     "attention_weights": "regard.attention.attend",
     "explain": "regard.attention.attend",
     "Attention": "regard.attention.layer",
+    "AgentAwareAttention": "regard.attention.agent_aware",
     "PlainAttention": "regard.attention.layer",
     "BasicAttention": "regard.attention.layer",
     "AxialAttention": "regard.attention.axial",
@@ -21,6 +22,7 @@ _HOMES = {
     "Packed": "regard.attention.mask",
     "Placed": "regard.attention.mask",
     "Additive": "regard.attention.score",
+    "AgentAware": "regard.attention.score",
     "Bilinear": "regard.attention.score",
     "Score": "regard.attention.score",
     "Normalizer": "regard.attention.normalize",
@@ -66,6 +68,8 @@ _HOMES = {
     "Classifier": "regard.tasks.classifier",
     "Embedder": "regard.tasks.classifier",
     "Labeller": "regard.tasks.labeller",
+    "Forecaster": "regard.tasks.forecaster",
+    "Forecast": "regard.tasks.forecaster",
     "EncoderDecoder": "regard.models.encoder_decoder",
     "LanguageModel": "regard.models.language",
     "MaskedModel": "regard.models.language",
@@ -84,6 +88,7 @@ __all__ = list(_HOMES)
 
 if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps the two equal
     from regard._version import __version__ as __version__
+    from regard.attention.agent_aware import AgentAwareAttention as AgentAwareAttention
     from regard.attention.attend import attend as attend
     from regard.attention.attend import attention_weights as attention_weights
     from regard.attention.attend import explain as explain
@@ -100,6 +105,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.attention.mask import Window as Window
     from regard.attention.normalize import Normalizer as Normalizer
     from regard.attention.score import Additive as Additive
+    from regard.attention.score import AgentAware as AgentAware
     from regard.attention.score import Bilinear as Bilinear
     from regard.attention.score import Score as Score
     from regard.blocks.block import Block as Block
@@ -138,6 +144,8 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.tasks.completer import Completer as Completer
     from regard.tasks.completer import Completion as Completion
     from regard.tasks.filler import Filler as Filler
+    from regard.tasks.forecaster import Forecast as Forecast
+    from regard.tasks.forecaster import Forecaster as Forecaster
     from regard.tasks.glossary import Glossary as Glossary
     from regard.tasks.labeller import Labeller as Labeller
     from regard.tasks.load import load as load

@@ -87,7 +87,7 @@ WRONG = {
     "a normaliser of no kind": (attend(normalize=None), "`normalize`", "a function", "NoneType"),
     "a normaliser's shape": (attend(normalize=lambda e: e[..., :2]), "`normalize`", "(2, 4, 3, 5)", "(2, 4, 3, 2)"),
     "an unknown backend": (attend(backend="tield"), "`backend`",
-                           '"sdpa", "shared_bias", "flex", "pointwise", "exact", "tiled"', '"tield"', 'mean "tiled"'),
+                           '"sdpa", "shared_bias", "flex", "pointwise", "agents", "exact"', '"tield"', 'mean "tiled"'),
     "a backend for softmax alone": (attend(backend="sdpa", normalize="relu"), "`backend`", '"exact", "tiled"', '"sdpa"',
                                     "softmax, not relu"),
     "a backend for dots alone": (attend(backend="sdpa", score=Additive(torch.zeros(8))), "`backend`",

@@ -60,7 +60,8 @@ def test_the_words():
     text = str(regard.explain(*tensors(16), normalize="relu"))
     first, *others = text.splitlines()
     assert first == "exact runs: the whole 16 × 16 matrix of weights at once."
-    assert [line.split(" does not run: ")[0] for line in others] == ["sdpa", "shared_bias", "flex", "pointwise"]
+    assert [line.split(" does not run: ")[0] for line in others] == ["sdpa", "shared_bias", "flex", "pointwise",
+                                                                     "agents"]
     assert all(line.endswith(".") for line in text.splitlines())
 
 

@@ -285,7 +285,7 @@ except SystemExit as end:
 def test_bash_completes_commands_options_and_leaves_files_to_itself():
     assert completed("bash", "regard tr").split() == ["train", "translate"]
     assert completed("bash", "regard translate --be").split() == ["--beam", "--beam-size"]
-    assert completed("bash", "regard data ").split() == ["check", "phrasebook"]
+    assert completed("bash", "regard data ").split() == ["check", "phrasebook", "tracks"]
     assert completed("bash", "regard translate mod").split() == []  # nothing: bash completes file names
 
 

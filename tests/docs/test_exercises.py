@@ -25,6 +25,18 @@ def translator(recipe, **settings):
     return regard.build(recipe, source_vocab_size=100, target_vocab_size=100, **settings).eval()
 
 
+def test_agents():
+    layer, x = regard.AgentAwareAttention(32, heads=4), torch.randn(1, 12, 32)
+    layer(x).sum().backward()
+    unused = {name for name, one in layer.named_parameters() if one.grad is None or not one.grad.any()}
+    assert {"query_other.weight", "key_other.weight"} <= unused
+    assert "query.weight" not in unused
+    rng = np.random.default_rng(0)
+    apart = 2 * 12 * 0.5 * np.abs(np.sin(rng.uniform(-np.pi, np.pi, (20_000, 20)) / 2))
+    assert apart.min(1).mean() == pytest.approx(0.9, abs=0.03)
+    assert apart[:, 0].mean() == pytest.approx(7.6, abs=0.1)
+
+
 def test_recurrence():
     Q, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))
     assert linear_gradient_flow(1.1 * Q, 50)[-1] == pytest.approx(1.1**50) == pytest.approx(117, abs=0.5)

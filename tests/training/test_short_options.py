@@ -30,7 +30,7 @@ from regard.training.tasks.interface import TrainingRequest
 
 VOCABULARY = {"encoder-decoder": ("source_vocab_size", "target_vocab_size"),
               "seq2seq": ("source_vocab_size", "target_vocab_size"), "vision": ("num_labels",),
-              "classifier": ("vocab_size", "num_labels"), "tagger": ("vocab_size", "num_labels")}
+              "classifier": ("vocab_size", "num_labels"), "tagger": ("vocab_size", "num_labels"), "tracks": ()}
 """What only the data determines, by the kind of model."""
 TASK_OF_KIND = {kind: task for task, setup in TASKS.items() for kind in setup.model_kinds}
 SIZED_RECIPES = [name for recipe in catalog.recipe_names() for name in recipe_sizes(recipe)]
@@ -142,7 +142,8 @@ def test_a_time_limit(given, seconds):
 def test_every_option_sets_a_key():
     document = catalog.find_recipe("transformer-tiny")
     for name in ShortOptions.__dataclass_fields__:
-        value = 0.5 if name in ("dropout", "lr", "mix_share", "blend_share") else name in ("blend", "zero_shot") or 300
+        fraction, flag = name in ("dropout", "lr", "mix_share", "blend_share"), name in ("blend", "zero_shot")
+        value = "frame,agent,x,y" if name == "columns" else flag or (0.5 if fraction else 300)
         assert expand_short_options({name: value}, document.tables), name
 
 

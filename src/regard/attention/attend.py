@@ -60,8 +60,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, score: ScoreLike = "sca
         softcap: limits the scores smoothly to ±softcap, by softcap · tanh(score / softcap), before bias and mask are
             applied; Gemma 2 uses 50.
         dropout: the probability of dropping a weight; pass 0 outside training.
-        backend: "exact", "tiled", "sdpa", "shared_bias", "flex", "pointwise", "band" or "segments"; by default the
-            fastest that can do the work. Naming one that cannot is an error.
+        backend: "exact", "tiled", "sdpa", "shared_bias", "flex", "pointwise", "agents", "band" or "segments"; by
+            default the fastest that can do the work. Naming one that cannot is an error.
 
     Returns:
         The output, (..., heads, queries, Dv).

@@ -20,7 +20,17 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention.fused import BAND, FLEX, POINTWISE, SDPA, SHARED_BIAS, Backend, as_dot_problem, matrix_entries
+from regard.attention.fused import (
+    AGENTS,
+    BAND,
+    FLEX,
+    POINTWISE,
+    SDPA,
+    SHARED_BIAS,
+    Backend,
+    as_dot_problem,
+    matrix_entries,
+)
 from regard.attention.mask import AndMask, BoolMask, Causal, CombinedMask, Mask, PackedSegments, Window, mask_parts
 from regard.attention.mask_cache import MAX_MATRIX_ENTRIES, any_along, hide, may_hold
 from regard.attention.normalize import Softmax
@@ -356,11 +366,13 @@ class SegmentsBackend(Backend):
 SEGMENTS = SegmentsBackend()
 
 BACKENDS: dict[str, Backend] = {"sdpa": SDPA, "shared_bias": SHARED_BIAS, "flex": FLEX, "pointwise": POINTWISE,
+                                "agents": AGENTS,
                                 "exact": EXACT, "segments": SEGMENTS, "band": BAND, "tiled": TILED}
 """Every backend by name, the preferred ones first. They give the output (*leading, queries, value width)."""
 PACKED_BACKENDS: dict[str, Backend] = {"segments": SEGMENTS, "band": BAND, **BACKENDS}
 """The same for masks with packed segments: first those that skip the pairs between segments."""
 SEGMENT_BACKENDS: dict[str, Backend] = {"sdpa": SDPA, "shared_bias": SHARED_BIAS, "flex": FLEX, "pointwise": POINTWISE,
+                                        "agents": AGENTS,
                                         "exact": EXACT, "tiled": TILED}
 """The backends for one segment by itself."""
 

@@ -1,4 +1,4 @@
-"""Backends on fused kernels: torch's `sdpa` and `flex`, and our own `shared_bias`, `band` and `pointwise`.
+"""Backends on fused kernels: torch's `sdpa` and `flex`, and our own `shared_bias`, `band`, `pointwise` and `agents`.
 
     sdpa        dot products under softmax, by torch's scaled_dot_product_attention; the usual one
     shared_bias the same with a bias that many rows share, as in triangle attention, by `regard.kernels.shared_bias`
@@ -6,6 +6,7 @@
                 with a softcap
     band        the same on CUDA, by `regard.kernels.band`, where each query has one range of keys (packed rows)
     pointwise   dot products under ReLU or sigmoid on CUDA, by `regard.kernels.pointwise`
+    agents      agent-aware scores under softmax on a CPU, by `regard.kernels.agent_attention`
 
 A backend brings a problem into the form that its kernel takes, and guards what the kernel does not promise: rows that
 may attend to nothing give zeros, NaN and inf in keys that no query may attend to are never read, and causal masks are
@@ -41,8 +42,9 @@ from regard.attention.mask_cache import (
 )
 from regard.attention.normalize import ReLUKeys, ReLUSum, Sigmoid, Softmax
 from regard.attention.problem import AttentionProblem
-from regard.attention.score import Score, SoftcappedScore, wide_product
+from regard.attention.score import AgentAware, Score, SoftcappedScore, split_agents, wide_product
 from regard.kernels import dispatch, launch
+from regard.kernels.agent_attention import agent_layout, attend_agents
 
 Backend = dispatch.Backend[AttentionProblem, Tensor]
 
@@ -58,6 +60,8 @@ SHARED_BIAS_MAX_WIDTH = 128
 """The widest head that the kernels for a shared bias have room for."""
 SHARED_BIAS_MIN_PAIRS = 1 << 20
 """With fewer pairs the matrices are small, and torch's kernels launch less."""
+AGENTS_MIN_PAIRS = 1 << 20
+"""With fewer pairs the matrix of weights of agent-aware attention is as fast."""
 POINTWISE_KINDS = {ReLUKeys: "relu", ReLUSum: "relu_sum", Sigmoid: "sigmoid"}
 
 
@@ -721,3 +725,67 @@ def _hide_outside(problem: AttentionProblem, ranges: KeyRanges, matrix: Tensor |
     unused = ~problem.as_4d(used, H).unflatten(1, (key_heads, H // key_heads)).any(2)
     return (query.masked_fill(problem.as_4d(blind, H), 0.0), key.masked_fill(unused, 0.0),
             value.masked_fill(unused, 0.0))
+
+
+class AgentsBackend(Backend):
+    """Agent-aware attention on a CPU: torch's fused kernel for other agents, small matrices for the same agent."""
+
+    def refusal(self, problem: AttentionProblem) -> str | None:
+        if not isinstance(problem.score, AgentAware):
+            return f"it computes agent-aware scores, not the score {problem.score!r}"
+        if not isinstance(problem.normalize, Softmax):
+            return f"it computes softmax, not {problem.normalize!r}"
+        if problem.query.device.type != "cpu":
+            return f"it runs on a CPU, and the query is on {problem.query.device.type}"
+        if problem.query.dtype not in (torch.float32, torch.float64):
+            return f"it computes in float32 and float64, not in {problem.query.dtype}"
+        if problem.bias is not None:
+            return "it does not support a bias"
+        if problem.dropout:
+            return "it does not support dropout"
+        if torch.compiler.is_compiling() or launch.in_torch_func():
+            return "the agents are not known inside torch.compile and torch.func"
+        if not problem.n_pairs:
+            return "there are no queries or no keys"
+        return None
+
+    def drawback(self, problem: AttentionProblem) -> str | None:
+        if problem.n_pairs < AGENTS_MIN_PAIRS:
+            return f"{problem.n_pairs:,} pairs are fewer than {AGENTS_MIN_PAIRS:,}, and their matrix is as fast"
+        return _matrix_drawback(problem.n_queries * problem.n_keys * max(1, math.prod(problem.leading[:-1])))
+
+    def detail(self, problem: AttentionProblem) -> str:
+        return "other agents by torch's fused kernel, the tokens of each agent as a batch of small matrices"
+
+    def run(self, problem: AttentionProblem) -> Tensor:
+        """The output, from the attention to the same agent and the attention to all others."""
+        problem, width = problem.repeat_key_heads(), problem.value.shape[-1]
+        query, key, value, allowed = problem.query, problem.key, problem.value, problem.allowed(problem.indices())
+        if allowed is not None:
+            query, key, value = hide(query, key, value, allowed, bounded=True)
+            allowed = _two_leading(allowed, problem.leading)
+        heads = problem.heads
+        query, key, value = (problem.as_4d(tensor, heads) for tensor in (query, key, value))
+        agents = [_agent_numbers(tensor) for tensor in (query, key)]
+        if any(bool((numbers != numbers[:, :1]).any()) for numbers in agents):  # every head has agents of its own
+            query, key, value = (tensor.reshape(-1, 1, *tensor.shape[-2:]) for tensor in (query, key, value))
+            agents = [numbers.reshape(-1, 1, numbers.shape[-1]) for numbers in agents]
+            if allowed is not None:
+                allowed = allowed.expand(query.shape[0] // heads, heads, -1, -1).reshape(-1, 1, *allowed.shape[-2:])
+        assert isinstance(problem.score, AgentAware), "call refusal() first"
+        scale = problem.score.scale(query.shape[-1])
+        layout = agent_layout(agents[0][:, 0], agents[1][:, 0], allowed, query.dtype)
+        q_same, q_other, _ = split_agents(query)
+        k_same, k_other, _ = split_agents(key)
+        q_other, k_other, value = _one_width(q_other, k_other, value)
+        output = attend_agents((q_same, k_same), (q_other, k_other), value, layout, scale)[..., :width]
+        return output.reshape(*problem.leading, problem.n_queries, width)
+
+
+def _agent_numbers(tokens: Tensor) -> Tensor:
+    """The agents (B, H, N) of queries or keys (B, H, N, 2D + 2)."""
+    digits = split_agents(tokens.detach())[2].long()
+    return digits[..., 0] + 256 * digits[..., 1]
+
+
+AGENTS = AgentsBackend()

@@ -106,11 +106,9 @@ class AttentionLayer(nn.Module, ABC):
             mask: a mask, or a bool tensor (N, M), (B, N, M) or (B, heads, N, M) in which True means may attend.
             positions: the positions of the tokens, (N,) or (B, N), for rotary layers; 0, 1, ... by default.
         """
-        _check_width("x", x, self.width)
-        if context is not None:
-            self._check_context(context)
-            if isinstance(mask, Padding):  # projections of NaN would give their weights NaN gradients
-                context = zero_absent(context, present_tokens(context, mask, "mask"))
+        self._check_inputs(x, context)
+        if context is not None and isinstance(mask, Padding):  # projections of NaN give their weights NaN gradients
+            context = zero_absent(context, present_tokens(context, mask, "mask"))
         query, key, value = self.projected(x, context)
         if self.rotary is not None:
             positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
@@ -156,6 +154,11 @@ class AttentionLayer(nn.Module, ABC):
             query, key = self.rotary(query, positions_BN), self.rotary(key, positions_BN)
         mask, state = state.step_mask(x.shape[-2], lengths, extra), state.extend(key, value, lengths)
         return self.finish(self.attend_heads(query, *state.view(state.filled), mask), x), state
+
+    def _check_inputs(self, x: Tensor, context: Tensor | None) -> None:
+        _check_width("x", x, self.width)
+        if context is not None:
+            self._check_context(context)
 
     def _check_context(self, context: Tensor) -> None:
         _check_width("context", context, self.context_width)
@@ -339,10 +342,10 @@ class Attention(AttentionLayer):
         return self.scorer()
 
     def queries(self, x: Tensor) -> Tensor:
-        return _split_heads(self.query(x), self.heads)
+        return split_heads(self.query(x), self.heads)
 
     def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        return _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
+        return split_heads(self.key(context), self.key_heads), split_heads(self.value(context), self.key_heads)
 
     def projected(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if type(self) is not Attention or self.tap.listeners:  # a subclass may project otherwise
@@ -351,7 +354,7 @@ class Attention(AttentionLayer):
             query, key, value = apply_jointly(x, (self.query, self.key, self.value))
         else:
             query, (key, value) = self.query(x), apply_jointly(context, (self.key, self.value))
-        return _split_heads(query, self.heads), _split_heads(key, self.key_heads), _split_heads(value, self.key_heads)
+        return split_heads(query, self.heads), split_heads(key, self.key_heads), split_heads(value, self.key_heads)
 
     def gates(self, x: Tensor) -> Tensor | None:
         return None if self.gate is None else self.gate(x)
@@ -395,7 +398,7 @@ class ScoreModule(nn.Module):
         return Bilinear(self.weight) if self.kind == "bilinear" else self.kind
 
 
-def _split_heads(projected: Tensor, heads: int) -> Tensor:
+def split_heads(projected: Tensor, heads: int) -> Tensor:
     """(B, N, H·D) -> (B, H, N, D)."""
     return projected.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
@@ -468,6 +471,8 @@ class AttentionConfig(Config):
             yield "backend", f'"{self.backend}" computes dot products, not the score "additive"'
         if self.backend in ("sdpa", "pointwise", "band") and self.softcap is not None:
             yield "backend", f'"{self.backend}" has no softcap; "flex", "tiled" and "exact" have it'
+        if self.backend == "agents":
+            yield "backend", '"agents" computes agent-aware attention only'
         if self.scale is not None and self.score not in SCORES:
             yield "scale", f'it is for dot products, and the score is "{self.score}"'
 

@@ -10,6 +10,8 @@ pairs are allowed, or which backend calls it.
     Additive      e = w · tanh(q + k (+ b))   on queries and keys that are already projected (Bahdanau et al. 2015);
                                               with q = W_1 s and k = W_2 h this is the MLP score
     Bilinear      e = q W kᵀ                  (Luong et al. 2015, "general")
+    AgentAware    e = q_s · k_s / √D, or q_o · k_o / √D where query and key are of different agents; both products
+                                              and the agents are features of q and k (Yuan et al. 2021)
 
 `adjust_score` changes a score as the arguments `scale` and `softcap` of `attend` say:
 
@@ -198,6 +200,75 @@ class Bilinear(Score):
         return f"Bilinear(weight {checks.shape(self.weight)})"
 
 
+SCALED_DOT = Dot("scaled_dot", lambda width: width ** -0.5)
+AGENT_FEATURES = 2
+"""Features that hold the number of an agent: its digits to the base 256, which every dtype holds exactly."""
+MAX_AGENTS = 256 ** AGENT_FEATURES
+
+
+@dataclass(frozen=True)
+class AgentAware(Score):
+    """The score of agent-aware attention (AgentFormer, Yuan et al. 2021): one product inside an agent, one between two.
+
+        e_ij = q_s · k_s / √D    if token i and token j are of the same agent
+        e_ij = q_o · k_o / √D    otherwise
+
+    Queries and keys are (..., N, 2D + 2): the D features for the same agent, the D features for other agents, and the
+    agent of the token (see `with_agents`).
+
+    Args:
+        dot: the score of either product.
+    """
+
+    dot: Dot = SCALED_DOT
+    bounded = True
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        (q_same, q_other, q_agent), (k_same, k_other, k_agent) = split_agents(query), split_agents(key)
+        same = equal_agents(q_agent, k_agent)
+        return torch.where(same, self.dot(q_same, k_same), self.dot(q_other, k_other))
+
+    def check(self, query_width: int, key_width: int, heads: int | None) -> None:
+        for argument, width in (("query", query_width), ("key", key_width)):
+            if width < AGENT_FEATURES + 2 or width % 2:
+                raise checks.wrong(argument, "of width 2D + 2: for the same agent, for other agents, and the agent",
+                                   f"of width {width}", "Append the agents with regard.attention.score.with_agents.")
+        self.dot.check(query_width, key_width, heads)
+
+    def numbers_per_pair(self, query_width: int) -> int:
+        return 3
+
+    def scale(self, query_width: int) -> float:
+        """The scale of both products, for queries of this width, the agent included."""
+        return self.dot.scale((query_width - AGENT_FEATURES) // 2)
+
+    def __repr__(self) -> str:
+        return f"AgentAware({self.dot!r})"
+
+
+def with_agents(same: Tensor, other: Tensor, agents: Tensor) -> Tensor:
+    """Queries or keys of an `AgentAware` score: (..., N, 2D + 2) of two (..., N, D) and the agent of each token.
+
+    Args:
+        agents: numbers from 0 to 65,535, broadcastable to (..., N).
+    """
+    digits = torch.stack([agents % 256, agents // 256], -1).to(same.dtype)
+    return torch.cat([same, other, digits.expand(*same.shape[:-1], AGENT_FEATURES)], -1)
+
+
+def split_agents(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The parts of queries or keys of an `AgentAware` score: for the same agent, for others, and the agent's digits."""
+    width = (tokens.shape[-1] - AGENT_FEATURES) // 2
+    same, other, digits = tokens.split([width, width, AGENT_FEATURES], -1)
+    return same, other, digits
+
+
+def equal_agents(query_digits: Tensor, key_digits: Tensor) -> Tensor:
+    """Which pairs are of the same agent, (..., Q, K), by the digits (..., Q, 2) and (..., K, 2) of their agents."""
+    low, high = (query_digits[..., digit, None] == key_digits[..., None, :, digit] for digit in range(AGENT_FEATURES))
+    return low & high
+
+
 @dataclass(frozen=True, eq=False)
 class CustomScore(Score):
     """A user's function (or module) of a block of queries and a block of keys."""
@@ -255,7 +326,7 @@ ScoreLike = str | Score | Callable[[Tensor, Tensor], Tensor]
 
 SCORES: dict[str, Score] = {
     "dot": Dot("dot", lambda width: 1.0),
-    "scaled_dot": Dot("scaled_dot", lambda width: width ** -0.5),
+    "scaled_dot": SCALED_DOT,
     "scaled_dot_d": Dot("scaled_dot_d", lambda width: 1.0 / width),
 }
 NEED_PARAMETERS = {"additive": "regard.Additive(weight)", "mlp": "regard.Additive(weight)",

@@ -17,8 +17,10 @@ import typer
 from regard.cli.options import (
     DATA_PANEL,
     OUTPUT_PANEL,
+    ColumnsOption,
     ExamplesGroup,
     FormatOption,
+    FrameStepOption,
     JsonReportOption,
     PanelCommand,
     QuietOption,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from regard.training.estimate import TrainingEstimate
 
 Several = list[str] | None
-CHECKED_TASKS = ("seq2seq", "label")
+CHECKED_TASKS = ("seq2seq", "label", "tracks")
 RULES = ("empty", "too_long", "ratio", "copy", "duplicate", "replacement", "mojibake", "control", "line_breaks",
          "decomposed", "outer_spaces", "repeated_source")
 """`regard.data.filters.RULE_NAMES`, which is not imported for the help; the first five skip pairs by default."""
@@ -64,17 +66,18 @@ def data() -> None:
     regard data check pairs.tsv
     regard data check train.en train.fr        # sources and targets
     regard data check pairs.tsv --validation valid.tsv --test test.tsv
-    regard data check corpus.tmx --source en --target fr --json > report.json
     regard data check labelled.tsv --task label --test test.tsv
+    regard data check tracks.csv               # frame, agent, x, y
 """)
 def check(
     data: Annotated[list[str], typer.Argument(
         metavar="DATA", help="Sentence pairs (TSV, JSONL, PO, TMX, or pairs of plain files: sources, then targets), "
         "also compressed with gzip. With --task label: sequences with a label for every token (TSV, CoNLL, JSONL). - "
         "is standard input.")],
-    task: Annotated[str, typer.Option(
-        "--task", metavar="NAME", rich_help_panel=DATA_PANEL, autocompletion=complete_names(*CHECKED_TASKS),
-        help=f"What the data is for: {' or '.join(CHECKED_TASKS)}.")] = "seq2seq",
+    task: Annotated[str | None, typer.Option(
+        "--task", metavar="NAME", rich_help_panel=DATA_PANEL, show_default="seq2seq, or tracks by the header of DATA",
+        autocompletion=complete_names(*CHECKED_TASKS),
+        help=f"What the data is for: {', '.join(CHECKED_TASKS)}.")] = None,
     validation: Annotated[Several, typer.Option(
         metavar="FILE", rich_help_panel=DATA_PANEL,
         help="Validation data, to find pairs that are also in DATA, or nearly; repeat for each file.")] = None,
@@ -99,18 +102,25 @@ def check(
     keep: Annotated[Several, typer.Option(
         metavar="RULE", rich_help_panel=DATA_PANEL, show_default=False, autocompletion=complete_names(*RULES[:5]),
         help=f"Keep the pairs that this rule finds: {', '.join(RULES[:5])}; repeat for each rule.")] = None,
+    observed: Annotated[int, typer.Option(
+        "--observed", metavar="N", min=2, rich_help_panel=DATA_PANEL, help="Observed steps of tracks.")] = 8,
+    predicted: Annotated[int, typer.Option(
+        "--predicted", metavar="N", min=1, rich_help_panel=DATA_PANEL, help="Predicted steps of tracks.")] = 12,
+    columns: ColumnsOption = None,
+    frame_step: FrameStepOption = None,
     as_json: JsonReportOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Check sentence pairs, or sequences with labels, before training on them.
+    """Check sentence pairs, sequences with labels, or tracks, before training on them.
 
     Prints how many pairs are kept, and which are skipped and why, with line numbers; lengths and vocabulary; suspicious
     encodings; which validation and test pairs are in the training data, or nearly (character 5-grams with a Jaccard
     similarity of 0.8 or more); the lines to look at first; and how long a training with the defaults of `regard train`
     would take. With --task label: how the files are read, lengths, labels, duplicates, I- without B-, and what
-    validation and test data share with the training data. Exit code 2: the data cannot be read, or no pair is left.
+    validation and test data share with the training data. Of tracks: the frame step, gaps, jumps, how many agents
+    stand, agents per frame, and the number of windows. Exit code 2: the data cannot be read, or nothing is left.
     """
-    if task not in CHECKED_TASKS:
+    if task not in (None, *CHECKED_TASKS):
         fail(f"--task must be {' or '.join(CHECKED_TASKS)}, but is {task} instead.")
     if task == "label":
         filters_given = {"--max-words": max_words, "--max-characters": max_characters, "--drop": drop, "--keep": keep,
@@ -119,6 +129,9 @@ def check(
             fail(f"{', '.join(named)}: These options are for sentence pairs. Leave them out with --task label.")
         _check_labels(data, validation or (), test or (), {"source": source, "target": target, "format": format},
                       as_json)
+        return
+    if task == "tracks" or (task is None and _are_tracks(data, columns)):
+        _check_tracks(data, columns, frame_step, observed, predicted, as_json)
         return
     from regard.data import doctor
     from regard.data.sources import formats
@@ -192,6 +205,99 @@ def phrasebook(
         out.flush()
         fail(str(error))
     out.flush()
+
+
+@app.command(cls=PanelCommand)
+@with_examples("""
+    regard data tracks > tracks.csv
+    regard data tracks --scenes 8 --frames 500 --agents 16 > tracks.csv
+""")
+def tracks(
+    scenes: Annotated[int, typer.Option(
+        "--scenes", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="Number of scenes.")] = 1,
+    frames: Annotated[int, typer.Option(
+        "--frames", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="Frames of a scene, 0.4 s apart.")] = 400,
+    agents: Annotated[int, typer.Option(
+        "--agents", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="People in a scene at a time, about.")] = 12,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, rich_help_panel=OUTPUT_PANEL,
+                                      help="Random seed.")] = 0,
+) -> None:
+    """Write synthetic tracks of people as CSV to standard output: frame, agent, x, y (metres), kind.
+
+    The people walk to a goal, avoid each other, walk in groups, and stand, so you can try everything without data of
+    your own. Several scenes have a column `scene`.
+    """
+    from regard.data.tracks.synthetic import simulate
+
+    out = sys.stdout.buffer  # UTF-8 and LF on every system
+    out.write(f"{'scene,' if scenes > 1 else ''}frame,agent,x,y,kind\n".encode())
+    for scene in range(scenes):
+        name = f"{scene}," if scenes > 1 else ""
+        for row in simulate(steps=frames, agents=agents, seed=seed * 1_000_003 + scene):
+            out.write(f"{name}{row.frame},{row.agent},{row.x:g},{row.y:g},{row.kind}\n".encode())
+    out.flush()
+
+
+def _are_tracks(data: Sequence[str], columns: str | None) -> bool:
+    """Whether the files begin with the header of tracks, or their columns are named."""
+    from regard.data.tracks.reading import looks_like_tracks
+
+    return columns is not None or all(path != "-" and looks_like_tracks(path) for path in data)
+
+
+def _check_tracks(data: Sequence[str], columns: str | None, frame_step: float | None, observed: int, predicted: int,
+                  as_json: bool) -> None:
+    from regard.data.sources.text import ReadLog
+    from regard.data.tracks.checking import check_tracks
+    from regard.data.tracks.reading import read_tracks
+
+    log = ReadLog()
+    try:
+        found = check_tracks(read_tracks(data, columns, log), observed, predicted, frame_step)
+    except ValueError as error:
+        fail(str(error))
+    say_notes(log.notes)
+    if as_json:
+        sys.stdout.write(json.dumps(found.tables, indent=2) + "\n")
+    else:
+        draw_tracks_report(found.tables, Terminal.of(sys.stdout))
+    if not found.windows:
+        fail(f"No agent is there for {observed + predicted} steps in a row ({observed} observed and {predicted} "
+             "predicted). There is nothing to train on.")
+
+
+def draw_tracks_report(tables: dict[str, Any], terminal: Terminal) -> None:
+    """Print the report on tracks."""
+    terminal.heading("Scenes")
+    rows = [["", "rows", "frames", "step", "agents", "per frame", "windows", "complete agents"]]
+    for scene in tables["scenes"]:
+        around = f"{scene['per_frame']['mean']:.1f}, at most {scene['per_frame']['max']}"
+        rows.append([escape_unprintable(os.path.basename(scene["name"])), f"{scene['rows']:,}", f"{scene['frames']:,}",
+                     f"{scene['step']:g}", f"{scene['agents']:,}", around, f"{scene['windows']:,}",
+                     f"{scene['complete']:,}"])
+    _draw_columns(terminal, rows)
+    terminal.heading("Steps")
+    lines = [["", *(one if one == "max" else f"{one}%" for one in tables["speed"])]]
+    lines.append(["distance", *(f"{value:.3g}" for value in tables["speed"].values())])
+    _draw_columns(terminal, lines)
+    terminal.text(f"{100 * tables['standing']:.1f}% of the steps are shorter than a quarter of the usual one: agents "
+                  "that stand.", "  ")
+    for key, title in (("gaps", "Agents that are missing for some steps and come back"),
+                       ("jumps", "Steps far longer than all others"), ("off_grid", "Rows between two steps"),
+                       ("unsorted", "Scenes whose frames are not in order")):
+        if tables[key]["count"]:
+            terminal.heading(title)
+            terminal.text(escape_unprintable(f"{tables[key]['count']:,}: "
+                                             + _format_places(tables[key]["first"], tables[key]["count"])), "  ")
+    windows = tables["windows"]
+    terminal.heading("Windows")
+    terminal.text(f"{windows['windows']:,} windows of {windows['observed']} observed and {windows['predicted']} "
+                  f"predicted steps, with {windows['agents']:,} complete agents; {windows['pairs']:,} have at least "
+                  "two.", "  ")
+    if tables["warnings"]:
+        terminal.heading("Warnings")
+    for warning in tables["warnings"]:
+        terminal.text(escape_unprintable(warning), "  ")
 
 
 def draw_report(report: "DoctorReport", terminal: Terminal) -> None:

@@ -24,8 +24,10 @@ from regard.cli.options import (
     TASK_COMMANDS,
     TASK_NOUNS,
     BatchTokensOption,
+    ColumnsOption,
     DeviceOption,
     FormatOption,
+    FrameStepOption,
     JsonReportOption,
     ModelArgument,
     SourceOption,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from regard.tasks.completer import Completer
     from regard.tasks.evaluation import TokenLoss
     from regard.tasks.filler import Filler
+    from regard.tasks.forecaster import Forecaster
     from regard.tasks.label_scores import LabelScores
     from regard.tasks.labeller import Labeller
     from regard.tasks.translator import Translator
@@ -83,6 +86,11 @@ def evaluate(
     window: Annotated[int | None, typer.Option(
         "--window", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="as in training",
         help="Context of a language model, in tokens.")] = None,
+    columns: ColumnsOption = None,
+    frame_step: FrameStepOption = None,
+    collision_distance: Annotated[float, typer.Option(
+        "--collision-distance", metavar="X", min=0, rich_help_panel=DATA_PANEL,
+        help="Distance below which two agents of tracks collide, in the units of the data.")] = 0.2,
     device: DeviceOption = AUTO_DEVICE,
     batch_tokens: BatchTokensOption = None,
     lowercase: Annotated[bool, typer.Option(
@@ -110,11 +118,13 @@ def evaluate(
     sacreBLEU signatures and the loss, also by source length, and a warning if its translations are degenerate: empty,
     copied, all alike or repetitive. A language model gets loss, perplexity and bits per character; a masked language
     model the loss of masked tokens; a classifier accuracy and loss; a labeller accuracy, precision, recall and F1 of
-    every label, and of spans for the labels of an IOB scheme (conlleval's rule).
+    every label, and of spans for the labels of an IOB scheme (conlleval's rule); a forecaster of tracks its distances,
+    beside those of constant velocity, k-means futures and linear regressions.
     """
     from regard.tasks.classifier import Classifier
     from regard.tasks.completer import Completer
     from regard.tasks.filler import Filler
+    from regard.tasks.forecaster import Forecaster
     from regard.tasks.labeller import Labeller
     from regard.tasks.translator import Translator
 
@@ -151,6 +161,8 @@ def evaluate(
         elif isinstance(task, Labeller):
             reading = {"source": source, "target": target, "format": format}
             found = _evaluate_labeller(task, data, reading, merge, confusion, batch_tokens)
+        elif isinstance(task, Forecaster):
+            found = _evaluate_forecaster(task, data, columns, frame_step, collision_distance)
         else:
             assert isinstance(task, Classifier)
             found = _evaluate_classifier(task, data, batch_tokens)
@@ -347,6 +359,47 @@ def _read_images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list
     return torch.stack([torch.tensor(array) for array in arrays]), labels
 
 
+def _evaluate_forecaster(task: "Forecaster", data: Sequence[str], columns: str | None, frame_step: float | None,
+                         collision_distance: float) -> Table:
+    from regard.data.sources.text import ReadLog
+    from regard.data.tracks.reading import read_tracks
+    from regard.data.tracks.windows import all_windows
+    from regard.tasks.forecaster import evaluate_forecaster
+
+    log = ReadLog()
+    scenes = read_tracks(data, columns, log)
+    say_notes(log.notes)
+    config = task.config
+    windows = all_windows(scenes, config.observed_steps, config.predicted_steps, step=frame_step)
+    found = evaluate_forecaster(task, [window for some in windows for window in some], collision_distance)
+    return {"task": "forecaster", "futures": config.num_futures, "observed": config.observed_steps,
+            "predicted": config.predicted_steps, "collision_distance": collision_distance, **found}
+
+
+def _draw_forecaster(found: Table, terminal: Terminal) -> None:
+    """A table of the model and the baselines for each least number of agents."""
+    from regard.tasks.forecaster import BASELINES, MIN_AGENTS
+
+    columns = {"ade": "minADE", "fde": "minFDE", "top_ade": "ADE of the most probable", "top_fde": "FDE",
+               "jade": "JADE", "jfde": "JFDE", "collisions": "collisions"}
+    for least in MIN_AGENTS:
+        part = found.get(f"agents>={least}")
+        if part is None:
+            continue
+        terminal.heading(f"Windows with at least {plural(least, 'complete agent')}: {part['windows']:,}, "
+                         f"{plural(part['agents'], 'agent')}")
+        cells = [["", *columns.values()]]
+        for name in ("model", *BASELINES):
+            cells.append([name, *("" if key not in part[name] else f"{100 * part[name][key]:.1f}%"
+                                  if key == "collisions" else f"{part[name][key]:.3f}" for key in columns)])
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
+                                                                zip(row[1:], widths[1:], strict=True))])
+                          for row in cells]])
+    terminal.text(f"minADE, minFDE: the best of {plural(found['futures'], 'future')} of each agent. JADE, JFDE: the "
+                  "best future of the whole window, one for all of its agents. Distances are in the units of the data.")
+
+
 def _loss_table(loss: "TokenLoss") -> Table:
     return {"loss": loss.mean, "perplexity": loss.perplexity, "tokens": loss.tokens}
 
@@ -366,8 +419,8 @@ def _draw_directions(found: Table, terminal: Terminal) -> None:
 
 
 def _draw_table(found: Table, terminal: Terminal) -> None:
-    if found["task"] == "directions":
-        _draw_directions(found, terminal)
+    if found["task"] in ("directions", "forecaster"):
+        (_draw_directions if found["task"] == "directions" else _draw_forecaster)(found, terminal)
         return
     terminal.table(_result_rows(found))
     if found["task"] == "labeller":

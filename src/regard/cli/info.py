@@ -179,7 +179,7 @@ def _commands(model: str, found: "ModelInfo") -> tuple[str, str]:
 
     if found.kind is None:
         return "", ""
-    usage, texts = usage_of(found.kind, found.record), found.reads_text or found.kind == "vision"
+    usage, texts = usage_of(found.kind, found.record), found.reads_text or found.kind in ("vision", "tracks")
     command = usage.command.replace(CARD_FOLDER, shlex.quote(path_argument(model))) if texts else ""
     return command, f"regard.load({str(Path(model))!r}){usage.call if texts else usage.with_ids}"
 

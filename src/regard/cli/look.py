@@ -21,10 +21,12 @@ import typer
 from regard.cli.options import (
     AUTO_DEVICE,
     CONSTRAINTS_PANEL,
+    DATA_PANEL,
     MODEL_PANEL,
     OUTPUT_PANEL,
     SEARCH_PANEL,
     TASK_NOUNS,
+    ColumnsOption,
     DeviceOption,
     ToOption,
     announce_terminal_input,
@@ -53,18 +55,18 @@ LARGE_MAP = 4000 ** 2
 
 @with_examples("""
     regard look model "The black cat sleeps."              # in the browser
-    regard look model "The black cat sleeps." --terminal
     regard look model "The black cat sleeps." -o cat.png   # or .html, .svg, .pdf
     regard look model "The black cat sleeps." --with other-model
     regard look trace.safetensors                          # saved from Python
+    regard look model tracks.csv                           # agents from above
 """)
 def look(
     subject: Annotated[str, typer.Argument(
         metavar="MODEL|TRACE", show_default=False, help="Folder of a trained model, or a trace file.")],
     given: Annotated[str | None, typer.Argument(
-        metavar="TEXT|IMAGE|TRACE", show_default=False,
-        help="For a model: a text (- for standard input), or an image file. For a trace: a second trace to show beside "
-        "it.")] = None,
+        metavar="TEXT|IMAGE|TRACKS|TRACE", show_default=False,
+        help="For a model: a text (- for standard input), an image file, or a file of tracks. For a trace: a second "
+        "trace to show beside it.")] = None,
     other: Annotated[str | None, typer.Option(
         "--with", metavar="MODEL", rich_help_panel=MODEL_PANEL, show_default=False,
         help="A second model, shown on the same text.")] = None,
@@ -76,6 +78,12 @@ def look(
     max_length: Annotated[int | None, typer.Option(
         "--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL, show_default="0",
         help="Number of tokens that a language model generates after the text.")] = None,
+    frame: Annotated[float | None, typer.Option(
+        "--frame", metavar="X", rich_help_panel=DATA_PANEL, show_default="the last whose future is in the file",
+        help="Last frame of tracks that is observed.")] = None,
+    columns: ColumnsOption = None,
+    joint: Annotated[bool, typer.Option(
+        "--joint", rich_help_panel=OUTPUT_PANEL, help="Show futures of the whole scene of tracks.")] = False,
     device: DeviceOption = AUTO_DEVICE,
     output: Annotated[str | None, typer.Option(
         "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
@@ -102,6 +110,14 @@ def look(
     """
     try:
         _check_output(output, view)
+        if _is_model(subject) and _forecasts(subject):
+            if (other, target, beam, max_length, to, view) != (None,) * 6:
+                fail("--with, --target, --to, --beam, --max-length and --view have no effect on a forecaster of "
+                     "tracks. Leave them out.")
+            _look_at_tracks(subject, given, frame, columns, joint, device, output, terminal or output == "-", browser)
+            return
+        if (frame, columns, joint) != (None, None, False):
+            fail("--frame, --columns and --joint are for a forecaster of tracks. Leave them out.")
         if _is_model(subject):
             traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device, to)
         else:
@@ -119,6 +135,59 @@ def look(
             _serve_page(traces, what_if, port, browser)
     except ValueError as error:
         fail(str(error))
+
+
+def _forecasts(folder: str) -> bool:
+    """Whether the model in a folder forecasts tracks; False where that cannot be read, which is reported later."""
+    from regard.tasks.info import read_info
+
+    try:
+        return read_info(folder).kind == "tracks"
+    except (OSError, ValueError):
+        return False
+
+
+def _look_at_tracks(folder: str, given: str | None, frame: float | None, columns: str | None, joint: bool, device: str,
+                    output: str | None, terminal: bool, browser: bool) -> None:
+    """Show a scene from above: as a page, a picture, or a table in the terminal."""
+    import tempfile
+
+    from regard.data.tracks.reading import read_tracks
+    from regard.inspection.scene.view import looks_table, scene_html, scene_picture
+    from regard.storage.filesystem import write_file
+    from regard.tasks.forecaster import Forecaster
+
+    if given is None:
+        fail(f"{escape_unprintable(folder)}: Give a file of tracks: regard look {escape_unprintable(folder)} TRACKS")
+    ending = "" if output is None or terminal else Path(output).suffix.lower()
+    if ending in TRACE_ENDINGS:
+        fail(f"{escape_unprintable(str(output))}: There are no traces of tracks. Use .html, .png, .svg or .pdf.")
+    task = open_task(folder, device, "Forecaster")
+    assert isinstance(task, Forecaster)
+    scenes = read_tracks([given], columns)
+    if len(scenes) > 1:
+        fail(f"{escape_unprintable(given)}: The file has {len(scenes)} scenes. Give one scene at a time.")
+    window = task.scene_window(scenes[0], frame) if frame is not None else task.latest_known(scenes[0])
+    view = task.view(window, joint=joint, title=f"{_model_name(folder)}: {Path(given).name}, frame {window.frame:g}")
+    if terminal:
+        out = Terminal.of(sys.stdout)
+        out.heading(f"Attention between agents (frame {window.frame:g})")
+        rows = [("agent", "attends to", "weight"), *looks_table(view)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        out.beside([["  ".join(escape_unprintable(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
+                     for row in rows]])
+        return
+    if ending in PICTURE_ENDINGS:
+        from regard.inspection.pictures.canvas import render_figure
+
+        write_file(Path(str(output)), render_figure(scene_picture(view), ending.removeprefix(".")), overwrite=False)
+        return
+    path = Path(output) if output is not None else Path(tempfile.mkdtemp(prefix="regard-")) / "scene.html"
+    write_file(path, scene_html(view).encode(), overwrite=False)
+    if output is None:
+        write_line(str(path))
+        if browser:
+            _open_browser(path.as_uri())
 
 
 def _check_output(output: str | None, view: str | None) -> None:

@@ -30,6 +30,7 @@ from regard.cli import (
     info,
     label,
     look,
+    predict,
     serve,
     train,
     translate,
@@ -41,11 +42,11 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the installed package."""
 
 SECTIONS = {"Start": ("demo",), "Train": ("train", "data"),
-            "Use": ("translate", "complete", "fill", "classify", "label", "serve"),
+            "Use": ("translate", "complete", "fill", "classify", "label", "predict", "serve"),
             "Look and compare": ("look", "evaluate", "compare"), "Tools": ("info", "config", "export")}
 """Sections of `regard --help`; a command that is in none of them is listed with the last."""
 SIMILAR_COMMANDS = {
-    "fit": "train", "finetune": "train", "generate": "complete", "predict": "classify", "infer": "translate",
+    "fit": "train", "finetune": "train", "generate": "complete", "forecast": "predict", "infer": "translate",
     "inference": "translate", "decode": "translate", "eval": "evaluate", "test": "evaluate", "score": "evaluate",
     "bleu": "evaluate", "show": "look", "visualize": "look", "attention": "look", "plot": "look", "convert": "export",
     "tag": "label", "annotate": "label", "mask": "fill", "check": "data check", "phrasebook": "data phrasebook",
@@ -95,7 +96,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
-                label.label, serve.serve, evaluate.evaluate, compare.compare, look.look, info.info, export.export,
+                label.label, predict.predict, serve.serve, evaluate.evaluate, compare.compare, look.look, info.info,
+                export.export,
                 config.config):
     app.command(cls=PanelCommand)(command)
 

@@ -58,10 +58,11 @@ OPTION_ALIASES = {
 }
 """Names that Hugging Face, fairseq and OpenNMT use; they are not listed in the help."""
 TASK_COMMANDS = {"Translator": "translate", "Completer": "complete", "Filler": "fill", "Classifier": "classify",
-                 "Labeller": "label"}
+                 "Labeller": "label", "Forecaster": "predict"}
 """The command for each task class."""
 TASK_NOUNS = {"Translator": "a translator", "Completer": "a language model", "Filler": "a masked language model",
-              "Classifier": "a classifier", "Labeller": "a labeller", "Embedder": "an encoder without a head"}
+              "Classifier": "a classifier", "Labeller": "a labeller", "Embedder": "an encoder without a head",
+              "Forecaster": "a forecaster of tracks"}
 """How messages call the task classes."""
 AUTO_DEVICE = "auto"
 MAX_BEAMS = 10_000
@@ -105,6 +106,15 @@ BatchTokensOption = Annotated[int | None, typer.Option(
     help="Source tokens per batch, padding included; a smaller number needs less memory.")]
 JsonOption = Annotated[bool, typer.Option(
     "--json", rich_help_panel=OUTPUT_PANEL, help="Print a JSON object on each line.")]
+ColumnsOption = Annotated[str | None, typer.Option(
+    "--columns", metavar="NAMES", rich_help_panel=DATA_PANEL, show_default="found by the header",
+    help="Columns of a file of tracks, in its order: frame,agent,x,y (also scene, kind, and - for one to skip).")]
+FrameStepOption = Annotated[float | None, typer.Option(
+    "--frame-step", metavar="X", rich_help_panel=DATA_PANEL, show_default="the most common one",
+    help="Difference between two frames of tracks; frames between are left out.")]
+FrameOption = Annotated[float | None, typer.Option(
+    "--frame", metavar="X", rich_help_panel=DATA_PANEL, show_default="the last of the file",
+    help="Last frame of the tracks that is observed.")]
 JsonReportOption = Annotated[bool, typer.Option(
     "--json", rich_help_panel=OUTPUT_PANEL, help="Print one JSON object instead of text.")]
 QuietOption = Annotated[bool, typer.Option(

@@ -20,8 +20,10 @@ from regard.cli.options import (
     OUTPUT_PANEL,
     SYNTHETIC_PANEL,
     TRAINING_PANEL,
+    ColumnsOption,
     DeviceOption,
     FormatOption,
+    FrameStepOption,
     SourceOption,
     TargetOption,
     expand_options,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from regard.training.logging import TrainingEvent
     from regard.training.tasks.interface import SynthesisRequest
 
-TASK_NAMES = ("seq2seq", "language", "masked", "classify", "label")
+TASK_NAMES = ("seq2seq", "language", "masked", "classify", "label", "tracks")
 LONG_SECONDS = 24 * 3600
 """On a terminal a user is asked before a longer training."""
 BY_DATA, BY_RECIPE = "depends on the data", "from the recipe"
@@ -107,6 +109,23 @@ class ModelOptions:
         "--dropout", metavar="P", rich_help_panel=MODEL_PANEL, show_default=BY_DATA,
         help="Dropout of embeddings and sublayers, and the highest dropout inside attention and feed-forward "
         "layers.")] = None
+
+
+@dataclass(frozen=True)
+class TrackOptions:
+    """Short options for tracks; None if not given."""
+
+    observed: Annotated[int | None, typer.Option(
+        "--observed", metavar="N", rich_help_panel=MODEL_PANEL, show_default="8",
+        help="Time steps of tracks that the model observes.")] = None
+    predicted: Annotated[int | None, typer.Option(
+        "--predicted", metavar="N", rich_help_panel=MODEL_PANEL, show_default="12",
+        help="Time steps of tracks that it predicts.")] = None
+    futures: Annotated[int | None, typer.Option(
+        "--futures", metavar="N", rich_help_panel=MODEL_PANEL, show_default="20",
+        help="Futures that it predicts for each agent.")] = None
+    columns: ColumnsOption = None
+    frame_step: FrameStepOption = None
 
 
 @dataclass(frozen=True)
@@ -234,8 +253,8 @@ class OutputOptions:
 
 @with_examples("""
     regard train pairs.tsv -o model                      # all settings by default
-    regard train train.en train.fr -o model --time 30m   # at most half an hour
     regard train book.txt -o model --task language       # from plain text
+    regard train tracks.csv -o model --task tracks       # where agents will be
     regard train mine.tsv --from model -o new            # fine-tune a model
     regard train pairs.tsv -o model --resume             # continue after Ctrl-C
 """)
@@ -245,8 +264,9 @@ def train(
         metavar="DATA", show_default=False,
         help="Sentence pairs (TSV, JSONL, PO, TMX; or two plain files: sources, then targets). For language and masked "
         "models plain text. To classify, a folder with a folder of images for each class, two IDX files, or texts with "
-        "labels (TSV, JSONL). To label tokens, sequences with a label for every token (TSV, CoNLL, JSONL). With "
-        "--teacher also a plain file of sources.")] = None,
+        "labels (TSV, JSONL). To label tokens, sequences with a label for every token (TSV, CoNLL, JSONL). For tracks, "
+        "CSV or TSV with frame, agent, x and y; each file is a scene. With --teacher also a plain file of sources.")
+    ] = None,
     *,
     examples: DataOptions,
     several: DirectionOptions,
@@ -255,6 +275,7 @@ def train(
                       show_default=BY_DATA, help="Recipe, such as transformer-small or seq2seq-attention, or a TOML "
                       "file with settings.")] = None,
     model: ModelOptions,
+    tracks: TrackOptions,
     schedule: ScheduleOptions,
     synthetic: SynthesisOptions,
     changes: Annotated[Several, typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=TRAINING_PANEL,
@@ -281,7 +302,7 @@ def train(
     from regard.training.progress import draw_result, draw_stopped
     from regard.training.tasks.interface import TrainingRequest
 
-    options = {field.name: getattr(group, field.name) for group in (model, schedule) for field in fields(group)}
+    options = {field.name: getattr(group, field.name) for group in (model, tracks, schedule) for field in fields(group)}
     options |= {**start.options(), "zero_shot": several.zero_shot or None}
     try:
         fields_of_data = several.request_fields(data or (), examples)

@@ -22,10 +22,11 @@ from regard.models.classification import ClassifierConfig, TaggerConfig
 from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
 from regard.models.language import LanguageModelConfig, MaskedModelConfig
 from regard.models.seq2seq import Seq2SeqConfig
+from regard.models.tracks import TracksConfig
 from regard.models.vision import VisionConfig
 
 ModelConfig = (Seq2SeqConfig | EncoderDecoderConfig | LanguageModelConfig | MaskedModelConfig | EncoderConfig
-               | TaggerConfig | ClassifierConfig | VisionConfig)
+               | TaggerConfig | ClassifierConfig | VisionConfig | TracksConfig)
 BYTES_PER_PARAMETER = 4
 """Parameters are float32."""
 AnyConfig = ModelConfig | str | os.PathLike[str] | Mapping[str, Any]

@@ -10,7 +10,8 @@ A score takes one query and one key; a normaliser one row of scores; neither kno
 Nothing here knows models or positions.
 
 Sources: Bahdanau, Cho, Bengio 2015 (additive); Luong, Pham, Manning 2015 (dot, bilinear); Vaswani et al. 2017
-(scaled dot, heads); Wortsman et al. 2023 (ReLU over the number of keys); Gemma Team 2024 (soft-capped scores).
+(scaled dot, heads); Wortsman et al. 2023 (ReLU over the number of keys); Gemma Team 2024 (soft-capped scores); Yuan et
+al. 2021 (agent-aware attention).
 """
 
 import math
@@ -431,6 +432,69 @@ def multi_head(X: ArrayLike, context: ArrayLike, heads: Sequence[Head], W_O: Arr
         own = _score_of_head(score, (h,), len(heads))
         matrices = (p.W_Q, p.W_K, p.W_V, p.b_Q, p.b_K, p.b_V)
         y = attention_layer(X, context, *matrices, score=own, normalize=normalize, mask=mask[h], bias=bias[h])
+        outputs.append(y)
+    return project(np.concatenate(outputs, axis=1), W_O, b_O)
+
+
+# ---- agent-aware attention: tokens of several agents -------------------------------------------------------------
+
+
+def agent_aware_weights(same: tuple[ArrayLike, ArrayLike], other: tuple[ArrayLike, ArrayLike],
+                        query_agents: Sequence[int], key_agents: Sequence[int], *, score: Score = scaled_dot,
+                        normalize: Normalizer = softmax, mask: ArrayLike | None = None,
+                        bias: ArrayLike | None = None) -> Floats:
+    """A_ij from M_ij score(qs_i, ks_j) + (1 - M_ij) score(qo_i, ko_j), M_ij = 1 for one agent (Yuan et al. 2021).
+
+    `same` has the queries (Nq, D) and keys (Nk, D) for tokens of the same agent, `other` those for tokens of others.
+    """
+    (qs, ks), (qo, ko) = ([floats(part) for part in pair] for pair in (same, other))
+    shape = (len(qs), len(ks))
+    allowed, added = _mask(mask, shape), _bias(bias, shape)
+    A = np.zeros(shape)
+    for i in range(len(qs)):
+        row = np.full(len(ks), -math.inf)
+        for j in range(len(ks)):
+            if allowed[i, j]:
+                one = query_agents[i] == key_agents[j]
+                row[j] = (score(qs[i], ks[j]) if one else score(qo[i], ko[j])) + added[i, j]
+        A[i] = normalize(row, allowed[i])
+    return A
+
+
+@dataclass(frozen=True)
+class AgentAwareHead:
+    """The matrices of one head: queries and keys for the same agent (s) and for others (o), one for values."""
+
+    W_Qs: ArrayLike
+    W_Ks: ArrayLike
+    W_Qo: ArrayLike
+    W_Ko: ArrayLike
+    W_V: ArrayLike
+    b_Qs: ArrayLike | None = None
+    b_Ks: ArrayLike | None = None
+    b_Qo: ArrayLike | None = None
+    b_Ko: ArrayLike | None = None
+    b_V: ArrayLike | None = None
+
+
+def agent_aware_layer(X: ArrayLike, context: ArrayLike, agents: Sequence[int], context_agents: Sequence[int],
+                      heads: Sequence[AgentAwareHead], W_O: ArrayLike, b_O: ArrayLike | None = None, *,
+                      normalize: Normalizer = softmax, mask: ArrayLike | None = None,
+                      bias: ArrayLike | None = None) -> Floats:
+    """y_i = W_O [y_i^1; ...; y_i^H] + b_O, y_i^h = sum_j a_ij v_j over the allowed keys; mask, bias as `multi_head`."""
+    shape = (len(heads), len(floats(X)), len(floats(context)))
+    mask, bias = _mask(mask, shape), _bias(bias, shape)
+    outputs = []
+    for h, p in enumerate(heads):
+        same = project(X, p.W_Qs, p.b_Qs), project(context, p.W_Ks, p.b_Ks)
+        other = project(X, p.W_Qo, p.b_Qo), project(context, p.W_Ko, p.b_Ko)
+        value = project(context, p.W_V, p.b_V)
+        A = agent_aware_weights(same, other, agents, context_agents, normalize=normalize, mask=mask[h], bias=bias[h])
+        y = np.zeros((len(A), value.shape[1]))
+        for i in range(len(A)):
+            for j in range(len(value)):
+                if A[i, j]:
+                    y[i] += A[i, j] * value[j]
         outputs.append(y)
     return project(np.concatenate(outputs, axis=1), W_O, b_O)
 

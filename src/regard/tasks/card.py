@@ -23,12 +23,13 @@ PART_SEPARATOR = "/"
 """Between a score and the part of the validation data that it belongs to: "bleu/en-fr"."""
 CARD_FOLDER = "path/to/this/folder"
 """Stands for the folder in commands."""
-COUNTED = ("pairs", "texts", "images", "characters", "sequences", "tokens")
+COUNTED = ("pairs", "texts", "images", "characters", "sequences", "tokens", "tracks")
 """What `[data]` of a record may count."""
 SYNTHETIC_COUNT = "synthetic_pairs"
 """Counted apart from the pairs."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy",
-               "f1": "F1"}
+               "f1": "F1", "forecast_error": "mean of the four distances", "ade": "minADE", "fde": "minFDE",
+               "jade": "JADE", "jfde": "JFDE"}
 INTERVAL_SUFFIX = "_interval"
 """A record has the confidence interval of a score under the name of the score and this."""
 GENERAL = "general_"
@@ -76,6 +77,8 @@ TASK_USAGE = {
                         "token-classification"),
     "vision": TaskUsage("image classification", "classifies images", "classifier",
                         f"regard classify {CARD_FOLDER} image.png", ".classify(images)", "", "image-classification"),
+    "tracks": TaskUsage("forecasting of tracks", "predicts where agents will be", "forecaster",
+                        f"regard predict {CARD_FOLDER} tracks.csv", '.predict("tracks.csv")', "", "other"),
     "encoder": TaskUsage("embedding", "computes a vector for a text", "embedder", "", '.embed("...")',
                          ".embed_ids([[5, 6, 7]])", "feature-extraction"),
 }
@@ -86,6 +89,9 @@ LIMITS = {
     "language model": ("It continues a text as its training data would: what it writes may be false or offensive.",),
     "classification": ("It always chooses one of its labels, also for texts that fit none of them.",),
     "token classification": ("It gives every token one of its labels, also where none of them fits.",),
+    "forecasting of tracks": ("It knows agents only by their positions: no map, no obstacles, no signals.",
+                              "Its probabilities were learned from its training data; other places and other kinds of "
+                              "agents move differently."),
     "image classification": ("It always chooses one of its classes, also for images that fit none of them.",),
 }
 
@@ -102,7 +108,7 @@ def model_card(kind: str, parameters: int, *, reads_text: bool, labels: Sequence
     """
     usage, record = TASK_USAGE[kind], record or {}
     return "\n".join([*_metadata(usage, record), *_summary(kind, usage, parameters, labels, vocabularies, record),
-                      *_usage(usage_of(kind, record), reads_text or kind == "vision"), *_scores(record),
+                      *_usage(usage_of(kind, record), reads_text or kind in ("vision", "tracks")), *_scores(record),
                       *_directions(record), *_data(record),
                       *_settings(record), *_limits(usage)]) + "\n"
 
@@ -228,7 +234,8 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
     if before:
         yield from _changed_scores(before, shown)
     else:
-        yield from _table(("score", "value"), ((score_name(name), value) for name, value in shown))
+        names = {"loss": "loss (in usual steps)"} if "forecast_error" in whole else {}
+        yield from _table(("score", "value"), ((names.get(name, score_name(name)), value) for name, value in shown))
     if any(intervals.values()):
         yield from ("", "In brackets: 95 % confidence intervals, by bootstrap resampling of the sentences.")
     for warning in warnings if isinstance(warnings, Sequence) else ():
@@ -284,6 +291,7 @@ def validation_data(record: Mapping[str, Any]) -> str:
     """What the scores of a record were measured on."""
     data = record.get("data", {})
     count, noun = data.get("validation_examples"), next((name for name in COUNTED if name in data), "examples")
+    noun = "windows" if noun == "tracks" else noun
     size = plural(count, noun[:-1]) if isinstance(count, int) else ""
     if data.get("validation_files"):
         files = ", ".join(_inline_code(str(name)) for name in data["validation_files"])

@@ -28,6 +28,7 @@ from regard.models.classification import ClassifierConfig, TaggerConfig
 from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
 from regard.models.language import LanguageModelConfig, MaskedModelConfig
 from regard.models.seq2seq import Seq2SeqConfig
+from regard.models.tracks import TracksConfig
 from regard.models.vision import VisionConfig
 from regard.special_tokens import SpecialTokens
 from regard.storage import filesystem, weights
@@ -36,6 +37,7 @@ from regard.tasks.alignment import AlignmentConfig
 from regard.tasks.classifier import Classifier, Embedder
 from regard.tasks.completer import Completer
 from regard.tasks.filler import Filler
+from regard.tasks.forecaster import Forecaster
 from regard.tasks.info import huggingface_languages
 from regard.tasks.labeller import Labeller
 from regard.tasks.task import CONFIG_FILE, WEIGHTS_FILE, AnyTokenizer, Task, read_description
@@ -44,7 +46,7 @@ from regard.tasks.translator import Translator
 TASK_CLASSES: dict[type[Config], type[Task]] = {
     EncoderDecoderConfig: Translator, Seq2SeqConfig: Translator, LanguageModelConfig: Completer,
     MaskedModelConfig: Filler, ClassifierConfig: Classifier, TaggerConfig: Labeller, VisionConfig: Classifier,
-    EncoderConfig: Embedder,
+    EncoderConfig: Embedder, TracksConfig: Forecaster,
 }
 HUGGING_FACE_CONFIG = "config.json"
 METRICS_FILE = "metrics.jsonl"
@@ -59,7 +61,8 @@ MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
 
 def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Task:
-    """Load the model in a folder as a `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller` or `Embedder`.
+    """Load the model in a folder as a `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller`, `Embedder` or
+    `Forecaster`.
 
     The model is in torch's default dtype, usually float32: weights in half precision keep their values, those in
     float64 are rounded. Without a tokenizer in the folder the task takes ids only.

@@ -136,6 +136,12 @@ def _vocabulary(reader: _ConfigReader) -> Choice:
         patch = reader.value("model.patch_size")
         return Choice("Vocabulary", "none", f"images of {height} × {width} pixels are read as patches of {patch} × "
                                             f"{patch}")
+    if reader.value("model.kind") == "tracks":
+        observed, predicted = reader.value("model.observed_steps"), reader.value("model.predicted_steps")
+        others = {"model.predicted_steps": "predicted steps", "model.num_futures": "futures"}
+        return Choice("Steps", f"{observed} observed, {predicted} predicted, "
+                      f"{checks.plural(reader.value('model.num_futures'), 'future')}",
+                      reader.row_reason("model.observed_steps", others))
     noun = "subwords" if kind in SUBWORD_TOKENIZERS else kind or "tokens"
     sizes = [reader.value(f"model.{name}") for name in ("source_vocab_size", "target_vocab_size", "vocab_size")]
     first, *rest = [size for size in sizes if size is not None]
@@ -155,6 +161,9 @@ def _batch(reader: _ConfigReader) -> Choice:
     if length is not None:
         rows, key = reader.value("training.windows.batch_size"), "training.windows.batch_size"
         value, others = f"{checks.plural(rows, 'window')} of {length:,} tokens", {"training.windows.length": "length"}
+    elif reader.value("model.kind") == "tracks":
+        key, others = "training.batches.batch_size", {}
+        value = checks.plural(reader.value(key), "window")
     else:
         key, rows = "training.batches.max_tokens", reader.value("training.batches.batch_size")
         value, others = f"{reader.value(key):,} tokens", {"training.batches.batch_size": "batch size"}

@@ -24,7 +24,8 @@ from regard.training.optimizer import OptimizerConfig, ScheduleConfig
 
 PRECISIONS = ("float32", "bfloat16")
 PARALLELISMS = ("ddp", "fsdp")
-HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True, "f1": True}
+HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True, "f1": True, "forecast_error": False,
+                    "ade": False, "fde": False, "jade": False, "jfde": False}
 """The scores of validation, and whether higher is better."""
 GENERAL = "general_"
 """How the names of scores on general validation data begin."""
@@ -89,6 +90,10 @@ class DataConfig(Config):
     split_punctuation: bool | None = None
     """Whether punctuation marks are words of their own in this data; then `regard label` splits texts so. By default
     the data tells."""
+    columns: str | None = None
+    """The columns of files of tracks in their order, such as "frame,agent,x,y"; by default found by the header."""
+    frame_step: float | None = number(None, above=0)
+    """Difference between two frames of tracks; by default the most common one, scene by scene."""
     mix_share: float | None = probability(None)
     """Share of the general data of --mix among the training pairs of an epoch, if a model is fine-tuned."""
 

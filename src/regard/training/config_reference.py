@@ -202,7 +202,8 @@ def _has_effect(one: ConfigKey, setup: Any) -> bool:
 
 def _sample_defaults() -> dict[str, list[dict[str, str]]]:
     """For each task, the defaults for some amounts of data, devices and recipes: values by key."""
-    found: dict[str, list[list[Default]]] = {"seq2seq": [], "language": [], "masked": [], "classify": [], "label": []}
+    found: dict[str, list[list[Default]]] = {"seq2seq": [], "language": [], "masked": [], "classify": [], "label": [],
+                                             "tracks": []}
     models = {name: catalog.find_recipe(name).tables["model"] for name in catalog.recipe_names()}
     devices = (DeviceProperties("cpu", 2**34, False), DeviceProperties("cuda", 2**34, True))
     for device, count in itertools.product(devices, SAMPLE_SIZES):
@@ -216,6 +217,7 @@ def _sample_defaults() -> dict[str, list[dict[str, str]]]:
                                       *defaults.language_training(count, models[name], device, {})])
         found["masked"].append([*defaults.masked_tokenizer(count, {}),
                                 *defaults.masked_training(count, 20 * count, device, {})])
+        found["tracks"].append([*defaults.tracks_training(count, 10 * count, device, {})])
         for side in (None, 28):
             found["classify"].append([*defaults.classification_tokenizer(count, {}),
                                       *defaults.classification_training(count, 20 * count, device, side, {})])

@@ -41,6 +41,8 @@ FEW_CHARACTERS = 5_000_000
 MASKED_RECIPE = "bert"
 MASKED_SIZES = ((5_000_000, "small"), (100_000_000, "base"))
 """Sizes below this many texts, on a GPU."""
+TRACKS_RECIPE = "tracks"
+TRACKS_BATCH_AGENTS, TRACKS_STEPS = 256, 4000
 TEXT_CLASSIFIER_RECIPE, IMAGE_CLASSIFIER_RECIPE = "classifier", "vit"
 TAGGER_RECIPE = "tagger-conv"
 TAGGER_SIZES = ((100_000, "tiny"), (5_000_000, "small"))
@@ -535,6 +537,38 @@ def labelling_training(sequences: int, tokens: int, spans: bool, device: DeviceP
         "accuracy", "the fraction of tokens whose label is correct")
     yield from _validation(requested, steps, 20, *metric, 6, device)
     yield Default("training.validation.max_examples", 10_000, "validating a sequence takes little time")
+
+
+# Tracks
+
+def tracks_recipe(windows: int, device: DeviceProperties, requested: str | None) -> Default:
+    """The recipe of a forecaster: a smaller one for few windows."""
+    size = by_threshold(windows, ((300, "tiny"),), catalog.BASE_SIZE)
+    return _recipe(requested or TRACKS_RECIPE, size, checks.plural(windows, "window"), device)
+
+
+def tracks_training(windows: int, agents: int, device: DeviceProperties,
+                    requested: Mapping[str, Any]) -> Iterator[Default]:
+    """Defaults of [training] for a forecaster of tracks.
+
+    Args:
+        agents: the agents of all windows that are predicted.
+    """
+    each = max(1.0, agents / max(1, windows))
+    rows = lookup(requested, "batches.batch_size", max(1, min(windows, round(TRACKS_BATCH_AGENTS / each))))
+    yield Default("training.batches.batch_size", rows,
+                  f"windows per batch, about {checks.plural(round(rows * each), 'agent')}")
+    if device.kind == "cuda":
+        yield _few_shapes()
+    often = min(200.0, max(10.0, TRACKS_STEPS * rows / max(1, windows)))
+    epochs, steps = training_length(requested, float(f"{often:.3g}"), windows / rows, device,
+                                    f"about {TRACKS_STEPS:,} steps, enough to converge")
+    yield from epochs
+    yield _ema(0.99 if steps < 1000 else 0.998)
+    yield from _schedule("cosine", "cosine decay to 0", 1e-3, max(1, min(200, steps // 20)), 0.01)
+    yield from _validation(requested, steps, 20, "forecast_error", "the mean of minADE, minFDE, JADE and JFDE", None,
+                           device)
+    yield Default("training.validation.max_examples", 10_000, "validating a window takes little time")
 
 
 # Fine-tuning a model that exists already

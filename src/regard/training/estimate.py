@@ -46,6 +46,8 @@ BYTES_PER_PARAMETER = 20
 SUBLAYER, EMBEDDING = 2, 3
 """Numbers that are kept for the backward pass, per feature of a token: by a feed-forward layer besides its hidden
 features; by embedding, last norm and loss."""
+TRACK_HEAD = 6
+"""Numbers that a forecaster keeps for each future of an agent, in widths."""
 MIXERS = {"attention": 6, "convolution": 3, "lstmn": 8}
 """The same for a mixer, with its norm, dropout and residual sum. Measured were 6.5 to 8, 4.7 and 12."""
 CELLS = {"rnn": 2, "lstm": 7, "gru": 5, "mut1": 5, "mut2": 5, "mut3": 5}
@@ -159,6 +161,8 @@ def activation_bytes(model: Mapping[str, Any], rows: float, lengths: Sequence[fl
     elif kind == "encoder-decoder":
         numbers += _stack_numbers(model["encoder"], width, rows, lengths[0], on_gpu=on_gpu)
         numbers += _stack_numbers(model["decoder"], width, rows, n, on_gpu=on_gpu, source=lengths[0])
+    elif kind == "tracks":  # each layer projects all tokens of an agent and its neighbours three times
+        numbers += 3 * model["layers"] * width * rows * n + 2 * TRACK_HEAD * model["num_futures"] * width * rows
     else:
         for name in ("front", "stack"):
             if name in model:

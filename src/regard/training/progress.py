@@ -345,8 +345,9 @@ def next_commands(task: str, folder: str, sample: str | None, options: Sequence[
     """
     command = {"translation": "translate", "language model": "complete", "masked language model": "fill",
                "text classification": "classify", "image classification": "classify",
-               "token classification": "label"}.get(task)
-    text = sample if sample is not None else "image.png" if task == "image classification" else "Your text"
+               "token classification": "label", "forecasting of tracks": "predict"}.get(task)
+    files = {"image classification": "image.png", "forecasting of tracks": "tracks.csv"}
+    text = sample if sample is not None else files.get(task, "Your text")
     folder, texts = path_argument(folder), ["--", text] if text.startswith("-") else [text]
     use = [["regard", name, folder, *options, *texts] for name in (command, "look") if name is not None]
     return [shlex.join(words) for words in [*use, ["regard", "info", folder]]]

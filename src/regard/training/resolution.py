@@ -43,6 +43,7 @@ from regard.training.tasks.interface import TaskSetup, TrainingRequest, Training
 from regard.training.tasks.labelling import TokenLabelSetup
 from regard.training.tasks.language import LanguageSetup
 from regard.training.tasks.masked import MaskedSetup
+from regard.training.tasks.tracks import TrackBatch, TracksSetup
 from regard.training.tasks.translation import TranslationSetup
 
 CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE = "checkpoints", "data", "metrics.jsonl"
@@ -50,7 +51,7 @@ CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE = "checkpoints", "data", "metrics.
 STAGES_FILE, REVERSE_FOLDER = f"{DATA_FOLDER}/stages.json", "reverse"
 """There too, for a training with synthetic pairs: how far it has come, and the reverse model."""
 TASKS: dict[str, type[TaskSetup]] = {"seq2seq": TranslationSetup, "language": LanguageSetup, "masked": MaskedSetup,
-                                     "classify": ClassificationSetup, "label": TokenLabelSetup}
+                                     "classify": ClassificationSetup, "label": TokenLabelSetup, "tracks": TracksSetup}
 TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": TokenizerConfig | None, "model": ModelConfig,
           "training": TrainingConfig}
 MODEL_KINDS = {kind.kind for kind in get_args(ModelConfig)}
@@ -390,6 +391,9 @@ def _largest_batches(prepared: "PreparedTraining", device: DeviceProperties) -> 
     if prepared.settings.windows is not None:
         yield 1, [prepared.settings.windows.length]
     for batch in prepared.task.feed(0, device.count).largest():
+        if isinstance(batch, TrackBatch):
+            yield len(batch.chosen), [prepared.model.tokens]  # type: ignore[union-attr]
+            continue
         batch = getattr(batch, "batch", batch)  # of windows that continue each other
         sides = [side for side in (getattr(batch, "source", None), batch.inputs) if side is not None]
         if isinstance(prepared.model, VisionConfig):

@@ -3,7 +3,9 @@
     epochs        training.epochs                       steps       training.schedule.max_steps
     lr            training.schedule.learning_rate       seed        training.seed
     batch_tokens  training.batches.max_tokens           vocab_size  tokenizer.vocab_size
-    time          training.max_time
+    time          training.max_time                     columns     data.columns
+    observed      model.observed_steps                  predicted   model.predicted_steps
+    futures       model.num_futures                     frame_step  data.frame_step
     layers, width, dropout                              every key of the model that this means
 
 `regard train` and `regard.train` use this one table. Options of the first two columns are expanded at once
@@ -36,14 +38,17 @@ DIRECT_KEYS = {
     "seed": "training.seed", "batch_tokens": "training.batches.max_tokens", "vocab_size": "tokenizer.vocab_size",
     "time": "training.max_time", "zero_shot": "data.zero_shot", "mix_share": "data.mix_share",
     "blend": "training.blend", "blend_share": "training.blend_share",
+    "observed": "model.observed_steps", "predicted": "model.predicted_steps", "futures": "model.num_futures",
+    "columns": "data.columns", "frame_step": "data.frame_step",
 }
 """Options that set one key, whatever the model is. For a language model `batch_tokens` is not one of them."""
-STACKS = {"seq2seq": (), "encoder-decoder": ("encoder", "decoder")}
+STACKS = {"seq2seq": (), "tracks": (), "encoder-decoder": ("encoder", "decoder")}
 """The tables of a model's stacks by its kind; ("stack",) for all other kinds."""
 DROPOUT_KEYS = {
     "seq2seq": ("dropout",), "encoder-decoder": ("embedding.dropout", "encoder.dropout", "decoder.dropout"),
     "classifier": ("dropout", "embedding.dropout", "stack.dropout"),
     "tagger": ("dropout", "embedding.dropout", "stack.dropout"), "vision": ("dropout", "stack.dropout"),
+    "tracks": ("dropout",),
 }
 """The dropout of embeddings, sublayers and classifiers by the kind of the model."""
 OTHER_DROPOUT_KEYS = ("embedding.dropout", "stack.dropout")
@@ -85,6 +90,16 @@ class ShortOptions(Config):
     """Whether the weights are interpolated with those of the start model at the end."""
     blend_share: float | None = number(None, minimum=0.0, maximum=1.0)
     """The share of the new weights in that interpolation."""
+    observed: int | None = integer(None, minimum=2)
+    """The observed steps of tracks."""
+    predicted: int | None = integer(None, minimum=1)
+    """The predicted steps of tracks."""
+    futures: int | None = integer(None, minimum=1)
+    """The futures of each agent."""
+    columns: str | None = None
+    """The columns of files of tracks."""
+    frame_step: float | None = number(None, above=0)
+    """The difference between two frames of tracks."""
 
 
 class ExpandedKey(NamedTuple):
@@ -200,6 +215,9 @@ def _expand_layers(model: Mapping[str, Any], layers: int) -> Iterator[tuple[str,
 def _expand_width(model: Mapping[str, Any], width: int) -> Iterator[tuple[str, Any, str]]:
     yield "width", width, ""
     before = model.get("width", width)
+    if model["kind"] == "tracks":
+        yield from _expand_heads(model, before, width)
+        yield "ffn_width", max(1, round(model["ffn_width"] * width / before)), "in proportion to the width"
     for stack in _stacks(model):
         for part in ("mixer", "cross"):
             table = lookup(model, f"{stack}.{part}")

@@ -29,6 +29,7 @@ from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
 from regard.models.classification import ClassifierConfig, TaggerConfig
 from regard.models.encoder_decoder import EncoderConfig
+from regard.models.tracks import TracksConfig
 from regard.models.vision import VisionConfig
 from regard.storage import weights
 from regard.tasks.card import TASK_USAGE
@@ -41,6 +42,7 @@ from regard.training.short_options import DROPOUT_KEYS, OTHER_DROPOUT_KEYS, Opti
 START_KINDS: Mapping[str, tuple[str, ...]] = {
     "seq2seq": ("encoder-decoder", "seq2seq"), "language": ("language",), "masked": ("masked",),
     "classify": ("classifier", "vision", "masked", "encoder"), "label": ("tagger", "masked", "encoder", "classifier"),
+    "tracks": ("tracks",),
 }
 """The kinds of models that each task can start from."""
 OUTPUT_LAYER = "output."
@@ -172,7 +174,7 @@ def load_start(given: "str | os.PathLike[str] | Task", task: str, option: str = 
     else:
         raise checks.wrong("from_", "the folder of a model, or a task object", *checks.kind(given))
     _check_task(found, name, task, option)
-    if found.tokenizer is None and not isinstance(found.config, VisionConfig):
+    if found.tokenizer is None and not isinstance(found.config, VisionConfig | TracksConfig):
         raise ValueError(f"{name}: The start model has no tokenizer that regard can read, so it cannot read the data. "
                          "To read the tokenizer.json of an imported model: pip install 'regard[import]'.")
     return StartModel(found, name, weights_sha256(found.model), _trained_config(found.config, task))

@@ -317,6 +317,8 @@ def _build_loop(request: TrainingRequest, setup: TaskSetup, prepared: PreparedTr
     model = build(prepared.model)
     if setup.start is not None and not resumed:
         setup.start.fill(model, _labels(prepared))
+    elif not resumed:
+        prepared.task.initialize(model)
     model = model.to(device).train()
     engine = TrainingEngine(prepared.task.objective(model).to(device), prepared.settings, processes)
     task = prepared.task.wrap(model)

@@ -15,6 +15,7 @@ from trained import Recorder
 import regard
 from regard import toml
 from regard.data import phrasebook
+from regard.data.tracks.synthetic import simulate
 from regard.training import logging, loop, train
 from regard.training.config import DataConfig
 from regard.training.resolution import TASKS as PLANS
@@ -39,6 +40,7 @@ TASKS = {  # task, recipe, what is set, the class of what comes of it
     "images": ("classify", None, {**STACK, "training.batches.max_tokens": 200}, "Classifier"),
     "words": ("label", None, {"model.width": 16, "training.batches.max_tokens": 200}, "Labeller"),
     "characters": ("label", "tagger", {"model.width": 16, "training.batches.max_tokens": 200}, "Labeller"),
+    "agents": ("tracks", None, {"model.width": 16, "training.batches.batch_size": 8}, "Forecaster"),
 }
 
 
@@ -65,11 +67,13 @@ def files(tmp_path_factory):
     images += np.random.default_rng(1).integers(0, 40, images.shape, np.uint8)
     (folder / "train-images-idx3-ubyte").write_bytes(idx(images))
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
+    (folder / "tracks.csv").write_text("frame,agent,x,y\n" + "".join(
+        f"{row.frame},{row.agent},{row.x},{row.y}\n" for row in simulate(steps=50, agents=4)))
     text, pictures = (str(folder / "text.txt"),), ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
     return {"translation": (trained.pairs(folder / "pairs.tsv"),), "windows": text, "reading on": text,
             "hidden words": text, "words": (str(folder / "words.tsv"),),
             "characters": (str(folder / "characters.tsv"),), "texts": (str(folder / "labels.tsv"),),
-            "images": tuple(str(folder / name) for name in pictures)}
+            "images": tuple(str(folder / name) for name in pictures), "agents": (str(folder / "tracks.csv"),)}
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +116,7 @@ def test_what_comes_of_it(finished, name):
         "Translator": lambda: task.translate(["Yes."]), "Completer": lambda: task.complete("The ", max_length=3),
         "Filler": lambda: task.fill("The ___ is here."), "Classifier": lambda: task.labels,
         "Labeller": lambda: task.label("The cat is here.").tokens,
+        "Forecaster": lambda: task.predict(np.zeros((1, 8, 2))),
     }
     assert asked[type(task).__name__]()
 
@@ -169,7 +174,7 @@ def test_a_time_limit_for_every_task(files, tmp_path, name, more):
     task = regard.load(tmp_path / "model")
     assert type(task).__name__ == TASKS[name][3]
     sample, data = outcome.sample, Path(files[name][0])
-    if name == "images":
+    if name in ("images", "agents"):
         assert sample is None
     else:
         assert sample.replace("___", "").split()[0] in data.read_text()

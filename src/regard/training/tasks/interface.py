@@ -44,10 +44,12 @@ SAMPLED_TEXTS, MIN_SAMPLE, MAX_SAMPLE = 100, 10, 60
 """Texts among which a sample for the user is looked for, and its characters."""
 ProgressHook = Callable[[Iterable[Any]], Iterable[Any]]
 """Passes items on unchanged, and may count them to show progress, as tqdm does."""
+TRACK_KEYS: Mapping[str, Any] = {"data.columns": None, "data.frame_step": None}
+"""Keys that only tracks use, with their fixed defaults."""
 PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None,
                                "data.directions": None, "data.sampling_temperature": None, "data.zero_shot": False,
-                               "data.mix_share": None}
-"""Keys that only sentence pairs use, with their fixed defaults."""
+                               "data.mix_share": None, **TRACK_KEYS}
+"""Keys that only sentence pairs or tracks use, with their fixed defaults."""
 LABEL_KEYS: Mapping[str, Any] = {"data.label_unit": None, "data.split_punctuation": None, "training.token_dropout": 0.0}
 """Keys that only token classification uses, with their fixed defaults."""
 
@@ -224,6 +226,9 @@ class TrainingTask(ABC):
     @abstractmethod
     def feed(self, rank: int, processes: int) -> BatchLoader:
         """The training batches of one process of several."""
+
+    def initialize(self, model: nn.Module) -> None:
+        """Set what a new model takes from the data before the first step, such as anchors."""
 
     @abstractmethod
     def objective(self, model: nn.Module) -> Objective:

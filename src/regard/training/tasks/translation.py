@@ -49,6 +49,7 @@ from regard.training.tasks.common import FeatureObjective, file_digests, in_bloc
 from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
     LABEL_KEYS,
+    TRACK_KEYS,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
@@ -287,7 +288,7 @@ class TranslationSetup:
                                          "model.target_vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "bleu", "chrf")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0,
-                                 **LABEL_KEYS}
+                                 **LABEL_KEYS, **TRACK_KEYS}
 
     start: StartModel | None = None
 

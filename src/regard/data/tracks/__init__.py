@@ -1,0 +1,1 @@
+"""Tracks of many agents: files, windows, checks, and synthetic ones."""

@@ -1,0 +1,1 @@
+"""The scene of a forecast from above: a page, and a picture."""

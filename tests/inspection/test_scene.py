@@ -1,0 +1,85 @@
+"""The scene from above: everything is in the page, and names of agents stay text."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from regard.inspection.scene.view import SceneView, looks_table, scene_html, scene_picture
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+def view(name: str = "b", truth: bool = True) -> SceneView:
+    rng = np.random.default_rng(0)
+    past = rng.normal(size=(2, 4, 2))
+    past[1, 0] = np.nan
+    looks = np.full((2, 4, 2), 0.5)
+    looks[0, -1] = [0.9, 0.1]
+    looks[1, -1] = [0.3, 0.7]
+    return SceneView("title " + name, ("a", name), past, rng.normal(size=(2, 3, 5, 2)), np.full((2, 3), 1 / 3), looks,
+                     rng.normal(size=(2, 5, 2)) if truth else None, 7.0, 0.5)
+
+
+def document(page: str) -> dict[str, object]:
+    (found,) = re.findall(r'<script type="application/json" id="scene">(.*?)</script>', page, re.DOTALL)
+    return json.loads(found)
+
+
+def test_the_page_has_all_numbers_and_needs_nothing_else() -> None:
+    shown = view()
+    page = scene_html(shown)
+    found = document(page)
+    assert found["past"][1][0] is None
+    np.testing.assert_allclose(found["futures"], shown.futures, atol=1e-4)
+    np.testing.assert_allclose(found["truth"], shown.truth, atol=1e-4)
+    np.testing.assert_allclose(found["looks"], shown.looks, atol=1e-4)
+    assert (found["frame"], found["step"]) == (7.0, 0.5)
+    assert document(scene_html(view(truth=False)))["truth"] is None
+    assert "default-src &#x27;none&#x27;" in page
+    assert not re.search(r'(src|href)=', page)
+    assert 'id="time" type="range"' in page
+
+
+def test_hostile_names_are_inert() -> None:
+    page = scene_html(view(HOSTILE))
+    assert page.count("<script") == 2
+    assert "<img" not in page
+    assert document(page)["agents"] == ["a", HOSTILE]
+
+
+def test_the_table_has_the_largest_weights_first() -> None:
+    assert looks_table(view()) == [("b", "a", "0.300"), ("a", "b", "0.100")]
+
+
+def test_the_picture_is_drawn() -> None:
+    pytest.importorskip("matplotlib")
+    figure = scene_picture(view("$x$ \u05d0"))
+    (axes,) = figure.axes
+    assert len(axes.lines) == 2 * (3 + 1 + 1 + 1)
+
+
+@pytest.mark.browser
+def test_the_page_in_a_browser(tmp_path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = tmp_path / "scene.html"
+    path.write_text(scene_html(view(HOSTILE)))
+    with playwright.sync_playwright() as driver:
+        try:
+            browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        except playwright.Error:
+            pytest.skip("no Chromium")
+        page = browser.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.goto(path.as_uri())
+        assert page.locator("circle").count() == 2
+        assert page.locator("#weights tr").count() == 2
+        page.locator("#time").fill("6")
+        assert "predicted" in page.locator("#now").inner_text()
+        page.locator("#agent").select_option("1")
+        assert page.locator("#weights tr").count() == 1
+        browser.close()
+    assert problems == []
