@@ -13,6 +13,7 @@ import texting
 from calling import call
 from typer.main import get_command
 
+import regard
 from regard.cli import main
 from regard.cli.data import RULES
 from regard.cli.options import EXAMPLES_ATTRIBUTE, OPTION_ALIASES, PANELS
@@ -96,6 +97,11 @@ def place(tmp_path_factory):
     for command, make in (("complete", texting.completer), ("fill", texting.filler), ("classify", texting.classifier),
                           ("photos", texting.seer), ("label", texting.tagger), ("labeller", texting.character_tagger)):
         make().save(place / command)
+    regard.task("tracks-tiny", observed_steps=5, predicted_steps=4, num_futures=6).save(place / "predict")
+    walks = "frame,agent,x,y\n" + "".join(f"{10 * step},{agent},{0.4 * step},{agent + 0.1 * step}\n"
+                                          for step in range(30) for agent in range(9))
+    for name in ("live.csv", "tracks.csv"):
+        (place / name).write_text(walks)
     pairs = "".join(f"{source}\t{target}\n" for source, target in texting.pairs()[:20])
     few = "".join(f"{source}\t{target}\n" for source, target in texting.pairs()[20:24])
     for name, text in (("pairs.tsv", pairs), ("test.tsv", few), ("valid.tsv", few), ("app.po", PO),

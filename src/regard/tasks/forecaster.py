@@ -24,7 +24,7 @@ from regard.attention.look import Look
 from regard.checks import plural
 from regard.data.sources.text import DataError
 from regard.data.tracks.reading import Scene, read_tracks, to_grid
-from regard.data.tracks.windows import Window
+from regard.data.tracks.windows import TrackWindow
 from regard.inspection.scene.view import SceneView
 from regard.models.tracks import Futures, TrackForecaster, TracksConfig
 from regard.tasks.forecast_baselines import Baselines, constant_velocity
@@ -84,7 +84,7 @@ class Forecaster(Task):
 
     __call__ = predict
 
-    def predict_window(self, window: Window, *, k: int | None = None, joint: bool = False,
+    def predict_window(self, window: TrackWindow, *, k: int | None = None, joint: bool = False,
                        agent: Any = None) -> list[Forecast]:
         """The futures of the agents of a window; the arguments are those of `predict`."""
         count = self.config.num_futures if k is None else checks.whole_number("k", k, 1)
@@ -101,7 +101,7 @@ class Forecaster(Task):
                 for number, name in enumerate(window.agents) if agent is None or str(agent) == name]
 
     def last_window(self, tracks: TracksLike, *, frame: float | None = None, columns: str | None = None,
-                    frame_step: float | None = None) -> Window:
+                    frame_step: float | None = None) -> TrackWindow:
         """The observed steps that end at a frame, of the agents that are there in it; the future is NaN if unknown."""
         if isinstance(tracks, str | os.PathLike):
             scenes = read_tracks([os.fspath(tracks)], columns)
@@ -120,9 +120,9 @@ class Forecaster(Task):
             raise checks.wrong("tracks", "of at least one agent that is there in the last step", "of none")
         kept = tuple(name for name, one in zip(names, there, strict=True) if one)
         future = np.full((len(kept), self.config.predicted_steps, 2), np.nan, np.float32)
-        return Window(past[there, -steps:], future, kept, "", float(past.shape[1] - 1), 0)
+        return TrackWindow(past[there, -steps:], future, kept, "", float(past.shape[1] - 1), 0)
 
-    def scene_window(self, scene: Scene, frame: float | None = None, frame_step: float | None = None) -> Window:
+    def scene_window(self, scene: Scene, frame: float | None = None, frame_step: float | None = None) -> TrackWindow:
         """The observed steps of a scene that end at a frame, by default the last; and the future, as far as known."""
         grid = to_grid(scene, frame_step)
         steps, total = self.config.observed_steps, len(grid.position)
@@ -143,10 +143,10 @@ class Forecaster(Task):
         future = grid.position[last + 1:last + 1 + self.config.predicted_steps, chosen].transpose(1, 0, 2)
         block[:, :future.shape[1]] = future
         past = grid.position[last + 1 - steps:last + 1, chosen].transpose(1, 0, 2).astype(np.float32)
-        return Window(past, block, tuple(scene.agents[number] for number in chosen), scene.name,
+        return TrackWindow(past, block, tuple(scene.agents[number] for number in chosen), scene.name,
                       grid.first + last * grid.step, last + 1 - steps)
 
-    def latest_known(self, scene: Scene, frame_step: float | None = None) -> Window:
+    def latest_known(self, scene: Scene, frame_step: float | None = None) -> TrackWindow:
         """The last window of a scene whose future is in the file too; the last observed steps if there is none."""
         grid = to_grid(scene, frame_step)
         last = len(grid.position) - 1 - self.config.predicted_steps
@@ -157,7 +157,7 @@ class Forecaster(Task):
         return self.scene_window(scene, grid.first + last * grid.step, frame_step)
 
     @torch.inference_mode()
-    def window_futures(self, windows: Sequence[Window]) -> Iterator[tuple[Window, Futures, Futures]]:
+    def window_futures(self, windows: Sequence[TrackWindow]) -> Iterator[tuple[TrackWindow, Futures, Futures]]:
         """Each window with the futures of its agents, single and joint, on the CPU."""
         weight = self.model.unit
         for numbers in window_batches([len(window.past) for window in windows]):
@@ -171,7 +171,7 @@ class Forecaster(Task):
                 yield window, Futures(points, logits), Futures(joint_points, joint_logits)
 
     @torch.inference_mode()
-    def looks(self, window: Window) -> Tensor:
+    def looks(self, window: TrackWindow) -> Tensor:
         """The weight that each agent gives to each agent at each observed step, (A, T, A); rows sum to 1.
 
         It is the mean over the heads of the last layer, summed over the steps of the agent that is looked at. An agent
@@ -194,7 +194,7 @@ class Forecaster(Task):
         looks[rows, :, rows] += own.cpu()
         return looks.masked_fill(past[..., :1].isnan().cpu(), 0.0)
 
-    def view(self, window: Window, *, k: int | None = None, joint: bool = False, title: str = "") -> SceneView:
+    def view(self, window: TrackWindow, *, k: int | None = None, joint: bool = False, title: str = "") -> SceneView:
         """What a page or a picture shows of a window."""
         ((_, single, shared),) = self.window_futures([window])
         points, logits = shared if joint else single
@@ -217,7 +217,7 @@ def _most_probable(points: Tensor, logits: Tensor, count: int | None) -> tuple[T
             logits.softmax(1).gather(1, order))
 
 
-def evaluate_forecaster(task: Forecaster, windows: Sequence[Window],
+def evaluate_forecaster(task: Forecaster, windows: Sequence[TrackWindow],
                         collision_distance: float = COLLISION_DISTANCE) -> dict[str, dict[str, Any]]:
     """The metrics of the model and of the baselines, over windows with at least 1 and at least 2 complete agents.
 

@@ -9,7 +9,7 @@ import torch
 
 import regard
 from regard.data.tracks.synthetic import simulate
-from regard.data.tracks.windows import Window
+from regard.data.tracks.windows import TrackWindow
 from regard.models.tracks import Futures
 from regard.training.tasks.tracks import MODE_WEIGHT, ForecastObjective, TrackBatch, TrackCollator, forecast_errors
 
@@ -61,8 +61,8 @@ def test_the_loss_equals_a_literal_loop() -> None:
 def test_padding_agents_change_neither_loss_nor_gradients() -> None:
     torch.set_default_dtype(torch.float64)
     rng = np.random.default_rng(0)
-    windows = [Window(rng.normal(size=(n, 4, 2)).cumsum(1), rng.normal(size=(n, 3, 2)), tuple("abcde"[:n]), "", 0.0, 0)
-               for n in (3, 1, 5)]
+    windows = [TrackWindow(rng.normal(size=(n, 4, 2)).cumsum(1), rng.normal(size=(n, 3, 2)), tuple("abcde"[:n]), "",
+                           0.0, 0) for n in (3, 1, 5)]
     windows[2].future[0, 1] = np.nan
     model = regard.build("tracks-tiny", observed_steps=4, predicted_steps=3, num_futures=4, dropout=0.0)
     results = []
@@ -90,8 +90,8 @@ def test_an_empty_batch_has_no_loss() -> None:
 
 def test_augmentation_mirrors_and_shortens_by_seed() -> None:
     rng = np.random.default_rng(0)
-    window = Window(rng.normal(size=(2, 4, 2)).astype(np.float32), rng.normal(size=(2, 3, 2)).astype(np.float32),
-                    ("a", "b"), "", 0.0, 0)
+    window = TrackWindow(rng.normal(size=(2, 4, 2)).astype(np.float32), rng.normal(size=(2, 3, 2)).astype(np.float32),
+                         ("a", "b"), "", 0.0, 0)
     collate, found = TrackCollator([window], 4, 3, seed=1), set()
     for epoch in range(150):
         batch, again = collate(np.arange(1), epoch), collate(np.arange(1), epoch)

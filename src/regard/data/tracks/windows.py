@@ -20,7 +20,7 @@ from regard.data.tracks.reading import Grid, Scene, to_grid
 
 
 @dataclass(frozen=True)
-class Window:
+class TrackWindow:
     """The agents of a scene around one step in time."""
 
     past: NDArray[np.float32]
@@ -45,14 +45,14 @@ class Window:
         """The number of steps."""
         return self.past.shape[1] + self.future.shape[1]
 
-    def of_agents(self, which: NDArray[np.bool_]) -> "Window":
+    def of_agents(self, which: NDArray[np.bool_]) -> "TrackWindow":
         """The window with these agents only."""
         names = tuple(name for name, keep in zip(self.agents, which, strict=True) if keep)
-        return Window(self.past[which], self.future[which], names, self.scene, self.frame, self.start)
+        return TrackWindow(self.past[which], self.future[which], names, self.scene, self.frame, self.start)
 
 
 def grid_windows(grid: Grid, names: Sequence[str], scene: str, observed: int, predicted: int,
-                 stride: int = 1) -> Iterator[Window]:
+                 stride: int = 1) -> Iterator[TrackWindow]:
     """The windows of a grid that have at least one agent at their last observed step."""
     present = grid.present
     for start in range(0, len(grid.position) - observed - predicted + 1, stride):
@@ -61,12 +61,12 @@ def grid_windows(grid: Grid, names: Sequence[str], scene: str, observed: int, pr
         if not len(chosen):
             continue
         block = grid.position[start:last + predicted, chosen].transpose(1, 0, 2).astype(np.float32)
-        yield Window(block[:, :observed], block[:, observed:], tuple(names[int(number)] for number in chosen), scene,
-                     grid.first + (last - 1) * grid.step, start)
+        yield TrackWindow(block[:, :observed], block[:, observed:], tuple(names[int(number)] for number in chosen),
+                          scene, grid.first + (last - 1) * grid.step, start)
 
 
 def scene_windows(scene: Scene, observed: int, predicted: int, *, step: float | None = None,
-                  stride: int = 1) -> list[Window]:
+                  stride: int = 1) -> list[TrackWindow]:
     """All windows of a scene with at least one complete agent."""
     grid = to_grid(scene, step)
     return [window for window in grid_windows(grid, scene.agents, scene.name, observed, predicted, stride)
@@ -74,7 +74,7 @@ def scene_windows(scene: Scene, observed: int, predicted: int, *, step: float | 
 
 
 def all_windows(scenes: Sequence[Scene], observed: int, predicted: int, *, step: float | None = None,
-                stride: int = 1) -> list[list[Window]]:
+                stride: int = 1) -> list[list[TrackWindow]]:
     """The windows of each scene; a DataError if there is none at all."""
     found = [scene_windows(scene, observed, predicted, step=step, stride=stride) for scene in scenes]
     if not any(found):
@@ -85,7 +85,7 @@ def all_windows(scenes: Sequence[Scene], observed: int, predicted: int, *, step:
     return found
 
 
-def split_by_time(windows: Sequence[Window], fraction: float) -> tuple[list[Window], list[Window]]:
+def split_by_time(windows: Sequence[TrackWindow], fraction: float) -> tuple[list[TrackWindow], list[TrackWindow]]:
     """Training windows and the last `fraction` of the windows for validation; no step is in both.
 
     Windows that overlap the first validation window are left out of the training data.
@@ -98,8 +98,8 @@ def split_by_time(windows: Sequence[Window], fraction: float) -> tuple[list[Wind
     return [window for window in windows[:-count] if window.start + window.steps <= first], held
 
 
-def split_scenes(windows: Sequence[Sequence[Window]], fraction: float, *,
-                 by_scene: bool) -> tuple[list[Window], list[Window]]:
+def split_scenes(windows: Sequence[Sequence[TrackWindow]], fraction: float, *,
+                 by_scene: bool) -> tuple[list[TrackWindow], list[TrackWindow]]:
     """Training and validation windows: whole scenes for validation, or the end of every scene.
 
     By scene, the smallest scenes that make up the fraction are held out, and at least one scene stays.

@@ -30,7 +30,7 @@ from regard.data.batches.plan import ExampleNumbers, derive_key
 from regard.data.sources.text import DataError, ReadLog
 from regard.data.tracks.checking import usual_step
 from regard.data.tracks.reading import Scene, read_tracks
-from regard.data.tracks.windows import Window, all_windows, split_scenes
+from regard.data.tracks.windows import TrackWindow, all_windows, split_scenes
 from regard.models.build import ModelConfig
 from regard.models.tracks import Futures, TrackForecaster, TracksConfig
 from regard.special_tokens import SpecialTokens
@@ -109,8 +109,8 @@ def survey_tracks(data: Sequence[str], validation: Sequence[str], config: DataCo
 class PreparedTracks:
     """Training and validation windows."""
 
-    training: tuple[Window, ...]
-    validation: tuple[Window, ...]
+    training: tuple[TrackWindow, ...]
+    validation: tuple[TrackWindow, ...]
     unit: float
     """The usual step."""
     notes: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class PreparedTracks:
         return sum(int(predictable(window).sum()) for window in self.training)
 
 
-def predictable(window: Window) -> Any:
+def predictable(window: TrackWindow) -> Any:
     """Which agents a model can learn from: they are there in all steps to predict and in the last two observed."""
     return ~(np.isnan(window.future[..., 0]).any(1) | np.isnan(window.past[:, -2:, 0]).any(1))
 
@@ -177,7 +177,7 @@ class TrackBatch:
 class TrackCollator:
     """Makes batches of windows by their numbers."""
 
-    windows: Sequence[Window]
+    windows: Sequence[TrackWindow]
     observed: int
     predicted: int
     seed: int | None = None
@@ -354,14 +354,14 @@ class TracksTask(TrainingTask):
         return make_task(model, self.model_config, SpecialTokens(), record=self.record)
 
 
-def add_window(sums: ForecastSums, window: Window, single: Futures, joint: Futures) -> None:
+def add_window(sums: ForecastSums, window: TrackWindow, single: Futures, joint: Futures) -> None:
     """Add the complete agents of a window."""
     chosen = torch.from_numpy(window.complete)
     sums.add(single.points[chosen], single.logits[chosen], joint.points[chosen],
              torch.from_numpy(window.future)[chosen], torch.from_numpy(window.past)[chosen, -1])
 
 
-def _complete_agents(windows: Sequence[Window]) -> tuple[Tensor, Tensor]:
+def _complete_agents(windows: Sequence[TrackWindow]) -> tuple[Tensor, Tensor]:
     """Past (A, T, 2) and future (A, P, 2) of the complete agents."""
     return (torch.from_numpy(np.concatenate([window.past[window.complete] for window in windows])),
             torch.from_numpy(np.concatenate([window.future[window.complete] for window in windows])))
