@@ -134,7 +134,8 @@ def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:
 
 def _count_parameters(task: MemoryTask, way: MemoryMixer, width: int) -> int:
     read = (NUMERIC_FEATURES + 1) * width if task.symbols is None else task.symbols * width
-    return read + stack_config(way, task.tokens, width).parameters(width) + (width + 1) * task.outputs
+    stack = stack_config(way, task.tokens, width).parameters(width, causal=True)
+    return read + stack + (width + 1) * task.outputs
 
 
 ProgressCallback = Callable[[int, float], None]
