@@ -136,7 +136,8 @@ class StackConfig(Config):
 
     def parameters(self, width: int, *, causal: bool) -> int:
         """The number of parameters of the stack."""
-        counts = [sum(self.mixer.parameters(width, causal, layer) for layer in range(self.layers)),
+        first, later = (self.mixer.parameters(width, causal, layer) for layer in (0, 1))
+        counts = [first + (self.layers - 1) * later,  # only the first may differ
                   *(self.layers * part.parameters(width) for part in (self.cross, self.feed_forward) if part),
                   *([self.layers * self.channel_mix.parameters(width, causal)] if self.channel_mix else [])]
         norms = 0 if self.norm_position == "none" else len(counts) * self.layers + (self.norm_position == "pre")

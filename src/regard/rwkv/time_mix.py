@@ -38,10 +38,8 @@ from regard.rwkv.wkv import (
     WKV4State,
     WKV7Inputs,
     wkv4,
-    wkv4_map,
     wkv4_step,
     wkv7_chunked,
-    wkv7_map,
     wkv7_step,
 )
 

@@ -224,22 +224,22 @@ def wkv7_chunked(inputs: WKV7Inputs, state: Tensor | None = None, chunk: int = C
     G = log_w.cumsum(-2)
     growth, shrinkage, end = torch.exp(-G), torch.exp(G), torch.exp(G[..., -1:, :] - G)
     rate = c * a
-    A_tilde, R_tilde = -c * torch.exp(G - log_w), r * shrinkage
-    both = torch.cat([k * growth, rate * growth], -2).mT  # K̃ and B̃ side by side
-    AK, AB = _lower_blocks(A_tilde @ both, -1)
-    RK, RB = _lower_blocks(R_tilde @ both, 0)
+    remover, reader = -c * torch.exp(G - log_w), r * shrinkage  # Ã and R̃
+    written = torch.cat([k * growth, rate * growth], -2).mT  # K̃ and B̃ side by side
+    remover_keys, remover_rates = _lower_blocks(remover @ written, -1)
+    reader_keys, reader_rates = _lower_blocks(reader @ written, 0)
     identity = torch.eye(C, dtype=r.dtype, device=r.device)
-    solved = torch.linalg.solve_triangular(identity - AB, torch.cat([A_tilde, AK @ v], -1), upper=False,
-                                           unitriangular=True)
+    solved = torch.linalg.solve_triangular(identity - remover_rates, torch.cat([remover, remover_keys @ v], -1),
+                                           upper=False, unitriangular=True)
     P, Q = solved.split([K, V], -1)  # U = P Sᵀ + Q
-    query, own = R_tilde + RB @ P, RK @ v + RB @ Q  # Y = query Sᵀ + own
+    query, own = reader + reader_rates @ P, reader_keys @ v + reader_rates @ Q  # Y = query Sᵀ + own
     rate_end = rate * end
     keep = torch.diag_embed(shrinkage[..., -1, :]) + P.mT @ rate_end  # S' = S keep + new
     new = v.mT @ (k * end) + Q.mT @ rate_end
     states = []
-    for F_t, Z_t in zip(keep.unbind(2), new.unbind(2), strict=True):
+    for kept, added in zip(keep.unbind(2), new.unbind(2), strict=True):
         states.append(S)
-        S = S @ F_t + Z_t
+        S = S @ kept + added
     y = query @ torch.stack(states, 2).mT + own
     return y.reshape(B, H, T * C, V)[:, :, :N], S
 
