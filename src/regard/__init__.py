@@ -45,6 +45,7 @@ _HOMES = {
     "CallbackEvent": "regard.training.callbacks",
     "StopTraining": "regard.training.callbacks",
     "TrainingError": "regard.training.loop",
+    "read_rwkv7": "regard.storage.rwkv7",
     "load": "regard.tasks.load",
     "task": "regard.tasks.load",
     "greedy": "regard.decoding.sampling",
@@ -137,6 +138,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.rwkv.channel_mix import ChannelMix as ChannelMix
     from regard.rwkv.time_mix import RWKV4 as RWKV4
     from regard.rwkv.time_mix import RWKV7 as RWKV7
+    from regard.storage.rwkv7 import read_rwkv7 as read_rwkv7
     from regard.tasks.alignment import Alignment as Alignment
     from regard.tasks.classifier import Classifier as Classifier
     from regard.tasks.classifier import Embedder as Embedder
