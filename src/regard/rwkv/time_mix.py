@@ -12,6 +12,9 @@ The recurrences themselves, wkv and S, are in `wkv`. The names of the parameters
 mix(x, x_w). The values of the first layer, v_first, come to later layers in a `FirstValues`, which a stack makes for
 each pass: the first layer writes them, the others read them.
 
+Each mixer has a `tap`, which passes on what its map M is computed from (`maps`), when it runs over all tokens at once; a
+step does not, because the earlier tokens are only in its state.
+
 The state of a row has a constant size: the last token, and (a, b, p) in version 4 or S in version 7, in float32 at
 least. Sources: Peng et al. 2023 (RWKV-4), Peng et al. 2025 (RWKV-7); initial values as in BlinkDL/RWKV-LM.
 
@@ -29,11 +32,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import checks
+from regard.attention.look import Tap
 from regard.attention.mask import Padding
 from regard.attention.mask_cache import present_tokens, zero_absent
 from regard.config import Config, integer
 from regard.kernels.linear import Linear
 from regard.mixer import FirstValues, RowState
+from regard.rwkv.maps import RWKV4Look, RWKV7Look
 from regard.rwkv.wkv import (
     WKV4State,
     WKV7Inputs,
@@ -103,6 +108,7 @@ class TimeMix(nn.Module, ABC):
         self.reverse = checks.pick("direction", direction, DIRECTIONS)
         self.receptance, self.key, self.value = (Linear(width, width, bias=False) for _ in range(3))
         self.output = Linear(width, width, bias=output_bias)
+        self.tap = Tap()
 
     @abstractmethod
     def initial(self, rows: int) -> tuple[Tensor, ...]:
@@ -211,6 +217,8 @@ class RWKV4(TimeMix):
         k, v, w = self._keys(x, shifted)
         r = self.receptance(torch.lerp(x, shifted, self.x_r.to(x.dtype)))
         state = None if memory is None else WKV4State(*memory)
+        if state is None and self.tap.listeners:
+            self.tap.send(RWKV4Look(_detached(k, w, self.bonus), there_BN, self.reverse))
         if state is not None and x.shape[1] == 1 and there_BN is None:
             wkv, after = wkv4_step(k[:, 0], v[:, 0], w, self.bonus, state)
             wkv = wkv.unsqueeze(1)
@@ -308,13 +316,17 @@ class RWKV7(TimeMix):
     def mix(self, x: Tensor, shifted: Tensor, memory: tuple[Tensor, ...] | None, there_BN: Tensor | None,
             first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         inputs = self.recurrence_inputs(x, shifted, there_BN, first)
+        bonus = self.bonus(inputs)
+        if memory is None and self.tap.listeners:
+            r, log_w, k, _, c, a = inputs
+            self.tap.send(RWKV7Look(_detached(r, log_w, k, c, a, bonus), there_BN, self.reverse))
         if memory is not None and x.shape[1] == 1 and there_BN is None:
             y, state = wkv7_step(inputs, memory[0])
         else:
             y, state = wkv7_chunked(inputs, None if memory is None else memory[0])
         gate = torch.sigmoid(self._mixed(x, shifted, self.x_g) @ self.g1) @ self.g2
         normed = self.ln_x(_merge_heads(y).flatten(0, 1)).view_as(x)
-        result = (normed + _merge_heads(self.bonus(inputs).unsqueeze(-1) * inputs.v)) * gate
+        result = (normed + _merge_heads(bonus.unsqueeze(-1) * inputs.v)) * gate
         return self.output(result.to(x.dtype)), (state,)
 
     def recurrence_inputs(self, x: Tensor, shifted: Tensor, there_BN: Tensor | None,
@@ -357,6 +369,10 @@ class RWKV7(TimeMix):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, head_width={self.head_width}, layer={self.place.layer}"
+
+
+def _detached(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(tensor.detach() for tensor in tensors)
 
 
 def _merge_heads(x: Tensor) -> Tensor:
