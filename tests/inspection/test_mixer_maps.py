@@ -28,13 +28,17 @@ def padded(side, top=SOURCE):
 def runs(monkeypatch):
     """What each recurrence read and computed, in order: (arguments, result)."""
     found = []
-    for name in ("wkv4", "wkv7_chunked"):
-        def record(*arguments, compute=getattr(wkv, name), **options):
+
+    def recorded(compute):
+        def record(*arguments, **options):
             y, state = compute(*arguments, **options)
             found.append((arguments, y))
             return y, state
 
-        monkeypatch.setattr(time_mix, name, record)
+        return record
+
+    for name in ("wkv4", "wkv7_chunked"):
+        monkeypatch.setattr(time_mix, name, recorded(getattr(wkv, name)))
     return found
 
 

@@ -36,7 +36,7 @@ from regard.inspection.records import AttentionRecord, MixerMap, WeightMatrix, i
 from regard.models.encoder_decoder import Decoder
 from regard.models.seq2seq import RecurrentDecoder
 from regard.recurrence.lstmn import LSTMN
-from regard.rwkv.maps import MixerLook
+from regard.rwkv.maps import MixerLook, RWKV4Look
 from regard.rwkv.time_mix import TimeMix
 
 SELF, CROSS = "self", "cross"
@@ -191,7 +191,8 @@ class Recorder:
         self.nbytes += size if fits else 0
         self.runs.setdefault(name, []).append(WeightMatrix(matrix.given.clone()) if fits else None)
 
-    def add_deferred(self, name: str, inputs: Mapping[str, Any], make: Callable[[dict[str, Any]], AttentionRecord]) -> None:
+    def add_deferred(self, name: str, inputs: Mapping[str, Any],
+                     make: Callable[[dict[str, Any]], AttentionRecord]) -> None:
         """Keep the inputs of a module, from which `make` computes a look when it is requested."""
         tensors = {id(one): one for one in inputs.values() if isinstance(one, Tensor)}
         size = sum(map(_nbytes, tensors.values()))
@@ -210,9 +211,7 @@ class Recorder:
         def make(kept: dict[str, Any]) -> MixerMap:
             own = replace(look, tensors=tuple(kept[number] for number in numbered), present=kept["present"])
             present = own.present.flip(-1) if own.present is not None and own.reverse else own.present
-            # A method of the class, and not a test of what it returns: channels are many maps, to compute on request.
-            by_channel = type(own).channels is not MixerLook.channels
-            return MixerMap(own.weights(), own.bonus(), present, own.channels if by_channel else None)
+            return MixerMap(own.weights(), own.bonus(), present, own.channels if isinstance(own, RWKV4Look) else None)
 
         self.add_deferred(name, {**numbered, "present": look.present}, make)
 

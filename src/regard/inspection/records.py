@@ -102,7 +102,7 @@ class WeightMatrix:
 class MixerMap(WeightMatrix):
     """The map M of a mixer without queries and keys, (..., heads, N, N): its results are M times its values.
 
-    In RWKV-4 it is the mean over channels, and rows sum to 1. In RWKV-7 it is signed: its numbers are not probabilities.
+    In RWKV-4 it is the mean over channels, and rows sum to 1. In RWKV-7 it is signed: it has no probabilities.
     """
 
     bonus: Tensor | None = None

@@ -445,7 +445,7 @@ def make_trace(records: Mapping[str, AttentionRecord], modules: Mapping[str, Att
     """The trace of one sequence, from its records (heads, queries, keys) by name, and the tokens of sides."""
     sides = dict(info.sides) | {name: _as_side(name, side) for name, side in tokens.items()}
     has_cross = any(_attention_kind(modules[name], record) == CROSS for name, record in records.items())
-    attentions, used = [], set[str]()
+    attentions, used = list[TracedAttention](), set[str]()
     for name, record in records.items():
         module, kind = modules[name], _attention_kind(modules[name], record)
         wanted = info.attention_sides.get(f"{module.part}.{kind}") or _default_sides(module, kind, has_cross, info)

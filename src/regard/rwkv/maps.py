@@ -4,8 +4,9 @@
     version 7    S_t r_t = Σ_i M_ti v_i    for every head: signed, not probabilities
 
 In version 7 the bonus Σ r∘k∘r_k of a token's own value is apart, because it is added after the norm. A mixer passes a
-`MixerLook` to the listeners of its tap: the tensors that M is made from, which are small at any length. M itself, (B, heads, N, N), is computed on demand and without gradients. In version 4 a head is the mean over all
-channels; `channels` gives the map of each.
+`MixerLook` to the listeners of its tap: the tensors that M is made from, which are small at any length. M itself,
+(B, heads, N, N), is computed on demand and without gradients. In version 4 a head is the mean over all channels;
+`channels` gives the map of each.
 
 Legend: B rows, N tokens, D channels, H heads.
 """
@@ -38,10 +39,6 @@ class MixerLook(ABC):
         """The weight of each token's own value that is added after the norm, (B, H, N); None where there is none."""
         return None
 
-    def channels(self) -> Tensor | None:
-        """The map of every channel, (B, D, N, N), where `weights` is their mean; None where it is not."""
-        return None
-
     def _in_order(self, M: Tensor) -> Tensor:
         return M.flip(-1, -2) if self.reverse else M
 
@@ -53,7 +50,8 @@ class RWKV4Look(MixerLook):
     @torch.no_grad()
     def channels(self) -> Tensor:
         """The map of every channel, (B, D, N, N); the rows of present tokens sum to 1."""
-        return self._in_order(wkv4_map(*self.tensors, self.present))
+        k, w, u = self.tensors
+        return self._in_order(wkv4_map(k, w, u, self.present))
 
     def weights(self) -> Tensor:
         """The mean of the maps over all channels, (B, 1, N, N)."""

@@ -12,8 +12,8 @@ The recurrences themselves, wkv and S, are in `wkv`. The names of the parameters
 mix(x, x_w). The values of the first layer, v_first, come to later layers in a `FirstValues`, which a stack makes for
 each pass: the first layer writes them, the others read them.
 
-Each mixer has a `tap`, which passes on what its map M is computed from (`maps`), when it runs over all tokens at once; a
-step does not, because the earlier tokens are only in its state.
+Each mixer has a `tap`, which passes on what its map M is computed from (`maps`) when it runs over all tokens at once.
+A step does not, because the earlier tokens are only in its state.
 
 The state of a row has a constant size: the last token, and (a, b, p) in version 4 or S in version 7, in float32 at
 least. Sources: Peng et al. 2023 (RWKV-4), Peng et al. 2025 (RWKV-7); initial values as in BlinkDL/RWKV-LM.
