@@ -25,6 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.kernels.launch import usable
+
 EMPTY = -1e38
 """The exponent p of an empty sum in version 4."""
 CHUNK = 32
@@ -212,7 +214,14 @@ def wkv7_recurrent(inputs: WKV7Inputs, state: Tensor | None = None) -> tuple[Ten
 
 @_without_autocast
 def wkv7_chunked(inputs: WKV7Inputs, state: Tensor | None = None, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
-    """All tokens at once, in chunks: y (B, H, N, V), and S after the last token."""
+    """All tokens at once, in chunks: y (B, H, N, V), and S after the last token. On a GPU in kernels of our own."""
+    if chunk == CHUNK and inputs.k.shape[2] > 1 and usable(*inputs):
+        from regard.kernels import wkv7  # imports Triton
+
+        if wkv7.fits(*inputs):
+            before = empty_wkv7(inputs) if state is None else state
+            y, after = wkv7.WKV7.apply(*(part.transpose(1, 2) for part in inputs), before)
+            return y.transpose(1, 2), after
     inputs = inputs.wide()
     B, H, N, K = inputs.k.shape
     V, C = inputs.v.shape[-1], max(1, min(chunk, N))
