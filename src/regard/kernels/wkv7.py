@@ -11,7 +11,7 @@ With G = cumsum(log w) in a chunk of C tokens, β = c∘a and tril₋₁ the tri
 
     chunks      a program has a chunk of a head: query, own, keep and new
     states      a program has some value features of a head, and goes through the chunks: S before each of them
-    gradients   the same backward: ∂S after each chunk; then a program has a chunk again, and all gradients of its inputs
+    gradients   the same backward: ∂S after each chunk; then a program has a chunk again, with all gradients of inputs
 
 X is found by forward substitution: powers of the triangle would cancel where keys repeat. The states are multiplied in
 full float32. Triton's interpreter runs the same code on a CPU, for tests. There is no padding here: an absent token has
@@ -100,15 +100,15 @@ def _chunks(r_at, w_at, k_at, v_at, c_at, a_at, query_at, own_at, keep_at, new_a
     rate, growth, tail = c * a, tl.exp(-G), tl.exp(end[None, :] - G)
     remover, reader, keys, rates = -c * tl.exp(G - log_w), r * tl.exp(G), k * growth, rate * growth
     X = _inverse(tl.where(below, tl.dot(remover, tl.trans(rates), input_precision=precision), 0.0), C)
-    AK = tl.where(below, tl.dot(remover, tl.trans(keys), input_precision=precision), 0.0)
+    remover_keys = tl.where(below, tl.dot(remover, tl.trans(keys), input_precision=precision), 0.0)
     P = tl.dot(X, remover, input_precision=precision)
-    Q = tl.dot(X, tl.dot(AK, v, input_precision=precision), input_precision=precision)
-    RK = tl.where(until, tl.dot(reader, tl.trans(keys), input_precision=precision), 0.0)
-    RB = tl.where(until, tl.dot(reader, tl.trans(rates), input_precision=precision), 0.0)
+    Q = tl.dot(X, tl.dot(remover_keys, v, input_precision=precision), input_precision=precision)
+    reader_keys = tl.where(until, tl.dot(reader, tl.trans(keys), input_precision=precision), 0.0)
+    reader_rates = tl.where(until, tl.dot(reader, tl.trans(rates), input_precision=precision), 0.0)
     chunk = bh * T + t
-    tl.store(_square(query_at + chunk * C * D, C, D), reader + tl.dot(RB, P, input_precision=precision))
+    tl.store(_square(query_at + chunk * C * D, C, D), reader + tl.dot(reader_rates, P, input_precision=precision))
     tl.store(_square(own_at + chunk * C * D, C, D),
-             tl.dot(RK, v, input_precision=precision) + tl.dot(RB, Q, input_precision=precision))
+             tl.dot(reader_keys, v, input_precision=precision) + tl.dot(reader_rates, Q, input_precision=precision))
     feature = tl.arange(0, D)
     diagonal = tl.where(feature[:, None] == feature[None, :], tl.exp(end)[None, :], 0.0)
     tl.store(_square(keep_at + chunk * D * D, D, D),
@@ -138,16 +138,16 @@ def _states_backward(keep_at, query_at, above_at, d_last_at, d_states_at, d_stat
     """∂S after each chunk, (B·H, T, D, D), and before the first; `above` (B, N, H, D) is the gradient of y."""
     part, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
     rows, first = part * E * D, (bh // H * N * H + bh % H) * D + part * E
-    dS = tl.load(_square(d_last_at + bh * D * D + rows, E, D))
+    d_after = tl.load(_square(d_last_at + bh * D * D + rows, E, D))
     for back in range(T):
         t = T - 1 - back
         at, n = (bh * T + t) * D * D, t * C + tl.arange(0, C)
-        tl.store(_square(d_states_at + at + rows, E, D), dS)
+        tl.store(_square(d_states_at + at + rows, E, D), d_after)
         above = _load(above_at + first, n, n < N, H * D, E)
         query = tl.load(_square(query_at + (bh * T + t) * C * D, C, D))
-        dS = tl.dot(dS, tl.trans(tl.load(_square(keep_at + at, D, D))), input_precision="ieee")
-        dS += tl.dot(tl.trans(above), query, input_precision="ieee")
-    tl.store(_square(d_state_at + bh * D * D + rows, E, D), dS)
+        d_after = tl.dot(d_after, tl.trans(tl.load(_square(keep_at + at, D, D))), input_precision="ieee")
+        d_after += tl.dot(tl.trans(above), query, input_precision="ieee")
+    tl.store(_square(d_state_at + bh * D * D + rows, E, D), d_after)
 
 
 @triton.jit
@@ -162,43 +162,43 @@ def _chunks_backward(r_at, w_at, k_at, v_at, c_at, a_at, above_at, states_at, d_
     v, above = _load(v_at + first, n, valid, stride, D), _load(above_at + first, n, valid, stride, D)
     below, until = row[:, None] > row[None, :], row[:, None] >= row[None, :]
     S = tl.load(_square(states_at + (bh * T + t) * D * D, D, D))
-    dS = tl.load(_square(d_states_at + (bh * T + t) * D * D, D, D))
+    d_after = tl.load(_square(d_states_at + (bh * T + t) * D * D, D, D))
     growth, tail = tl.exp(-G), tl.exp(end[None, :] - G)
     remover, reader, keys, rates = -c * tl.exp(G - log_w), r * tl.exp(G), k * growth, c * a * growth
     keys_end, rates_end = k * tail, c * a * tail
     X = _inverse(tl.where(below, tl.dot(remover, tl.trans(rates), input_precision=precision), 0.0), C)
-    AK = tl.where(below, tl.dot(remover, tl.trans(keys), input_precision=precision), 0.0)
+    remover_keys = tl.where(below, tl.dot(remover, tl.trans(keys), input_precision=precision), 0.0)
     P = tl.dot(X, remover, input_precision=precision)
-    Q = tl.dot(X, tl.dot(AK, v, input_precision=precision), input_precision=precision)
-    RK = tl.where(until, tl.dot(reader, tl.trans(keys), input_precision=precision), 0.0)
-    RB = tl.where(until, tl.dot(reader, tl.trans(rates), input_precision=precision), 0.0)
+    Q = tl.dot(X, tl.dot(remover_keys, v, input_precision=precision), input_precision=precision)
+    reader_keys = tl.where(until, tl.dot(reader, tl.trans(keys), input_precision=precision), 0.0)
+    reader_rates = tl.where(until, tl.dot(reader, tl.trans(rates), input_precision=precision), 0.0)
     # Y = query Sᵀ + own,  S' = S keep + new
     d_query = tl.dot(above, S, input_precision=precision)
-    dRB = tl.where(until, tl.dot(d_query, tl.trans(P), input_precision=precision)
+    d_reader_rates = tl.where(until, tl.dot(d_query, tl.trans(P), input_precision=precision)
                    + tl.dot(above, tl.trans(Q), input_precision=precision), 0.0)
-    dRK = tl.where(until, tl.dot(above, tl.trans(v), input_precision=precision), 0.0)
-    onto = tl.dot(rates_end, tl.trans(dS), input_precision=precision)  # B_e ∂S'ᵀ
-    dP = (tl.dot(tl.trans(RB), d_query, input_precision=precision) + tl.dot(onto, S, input_precision=precision))
-    dQ = tl.dot(tl.trans(RB), above, input_precision=precision) + onto
+    d_reader_keys = tl.where(until, tl.dot(above, tl.trans(v), input_precision=precision), 0.0)
+    onto = tl.dot(rates_end, tl.trans(d_after), input_precision=precision)  # B_e ∂S'ᵀ
+    d_p = (tl.dot(tl.trans(reader_rates), d_query, input_precision=precision) + tl.dot(onto, S, input_precision=precision))
+    d_q = tl.dot(tl.trans(reader_rates), above, input_precision=precision) + onto
     removed = tl.dot(P, tl.trans(S), input_precision=precision) + Q  # U
-    d_rates_end = tl.dot(removed, dS, input_precision=precision)
-    d_keys_end = tl.dot(v, dS, input_precision=precision)
-    # P = X Ã,  Q = X (AK V)
-    d_remover = tl.dot(tl.trans(X), dP, input_precision=precision)
-    dZ = tl.dot(tl.trans(X), dQ, input_precision=precision)
-    dAB = tl.where(below, tl.dot(d_remover, tl.trans(P), input_precision=precision)
-                   + tl.dot(dZ, tl.trans(Q), input_precision=precision), 0.0)
-    dAK = tl.where(below, tl.dot(dZ, tl.trans(v), input_precision=precision), 0.0)
-    dv = (tl.dot(keys_end, tl.trans(dS), input_precision=precision)
-          + tl.dot(tl.trans(RK), above, input_precision=precision)
-          + tl.dot(tl.trans(AK), dZ, input_precision=precision))
+    d_rates_end = tl.dot(removed, d_after, input_precision=precision)
+    d_keys_end = tl.dot(v, d_after, input_precision=precision)
+    # P = X Ã,  Q = X (remover_keys V)
+    d_remover = tl.dot(tl.trans(X), d_p, input_precision=precision)
+    d_z = tl.dot(tl.trans(X), d_q, input_precision=precision)
+    d_remover_rates = tl.where(below, tl.dot(d_remover, tl.trans(P), input_precision=precision)
+                   + tl.dot(d_z, tl.trans(Q), input_precision=precision), 0.0)
+    d_remover_keys = tl.where(below, tl.dot(d_z, tl.trans(v), input_precision=precision), 0.0)
+    dv = (tl.dot(keys_end, tl.trans(d_after), input_precision=precision)
+          + tl.dot(tl.trans(reader_keys), above, input_precision=precision)
+          + tl.dot(tl.trans(remover_keys), d_z, input_precision=precision))
     _store(dv_at + first, n, valid, stride, D, dv)
-    d_remover += (tl.dot(dAB, rates, input_precision=precision) + tl.dot(dAK, keys, input_precision=precision))
-    d_reader = (d_query + tl.dot(dRK, keys, input_precision=precision) + tl.dot(dRB, rates, input_precision=precision))
-    d_rates = (tl.dot(tl.trans(dAB), remover, input_precision=precision)
-               + tl.dot(tl.trans(dRB), reader, input_precision=precision))
-    d_keys = (tl.dot(tl.trans(dAK), remover, input_precision=precision)
-              + tl.dot(tl.trans(dRK), reader, input_precision=precision))
+    d_remover += (tl.dot(d_remover_rates, rates, input_precision=precision) + tl.dot(d_remover_keys, keys, input_precision=precision))
+    d_reader = (d_query + tl.dot(d_reader_keys, keys, input_precision=precision) + tl.dot(d_reader_rates, rates, input_precision=precision))
+    d_rates = (tl.dot(tl.trans(d_remover_rates), remover, input_precision=precision)
+               + tl.dot(tl.trans(d_reader_rates), reader, input_precision=precision))
+    d_keys = (tl.dot(tl.trans(d_remover_keys), remover, input_precision=precision)
+              + tl.dot(tl.trans(d_reader_keys), reader, input_precision=precision))
     _store(dr_at + first, n, valid, stride, D, d_reader * tl.exp(G))
     _store(dk_at + first, n, valid, stride, D, d_keys * growth + d_keys_end * tail)
     d_rate = d_rates * growth + d_rates_end * tail
@@ -207,15 +207,15 @@ def _chunks_backward(r_at, w_at, k_at, v_at, c_at, a_at, above_at, states_at, d_
     # The decays: G is in every scale, G_C in those of the end, log w itself in that of Ã
     ends = d_keys_end * keys_end + d_rates_end * rates_end
     of_remover = d_remover * remover
-    dG = d_reader * reader + of_remover - d_keys * keys - d_rates * rates - ends
-    d_end = tl.sum(ends, 0) + tl.sum(S * dS, 0) * tl.exp(end)
+    d_g = d_reader * reader + of_remover - d_keys * keys - d_rates * rates - ends
+    d_end = tl.sum(ends, 0) + tl.sum(S * d_after, 0) * tl.exp(end)
     later = tl.where(row[:, None] <= row[None, :], 1.0, 0.0)
-    d_log_w = tl.dot(later, dG, input_precision="ieee") + d_end[None, :] - of_remover
+    d_log_w = tl.dot(later, d_g, input_precision="ieee") + d_end[None, :] - of_remover
     _store(dw_at + first, n, valid, stride, D, d_log_w)
 
 
 class WKV7(torch.autograd.Function):
-    """y (B, N, H, D) and S after the last token, (B, H, D, D), both in float32, from inputs (B, N, H, D) and S before."""
+    """y (B, N, H, D) and S after the last token, (B, H, D, D), in float32; from inputs (B, N, H, D) and S before."""
 
     @staticmethod
     def forward(ctx: Any, r: Tensor, log_w: Tensor, k: Tensor, v: Tensor, c: Tensor, a: Tensor,

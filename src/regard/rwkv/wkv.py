@@ -189,15 +189,12 @@ def empty_wkv7(inputs: WKV7Inputs) -> Tensor:
 @_without_autocast
 def wkv7_step(inputs: WKV7Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
     """One token: inputs (B, H, 1, K), S (B, H, V, K) -> y (B, H, 1, V) and the next S."""
+    # Products and sums instead of `bmm`, which takes four times as long for these vectors on a CPU.
     r, log_w, k, v, c, a = inputs.wide()
-    B, H, V, K = state.shape
-    before = state.to(r.dtype).reshape(B * H, V, K)
-    removed = torch.bmm(before, c.reshape(B * H, K, 1))
-    columns = torch.cat([v.reshape(B * H, V, 1), removed], -1)
-    rows = torch.cat([k, -c * a], 2).view(B * H, 2, K)
-    after = torch.baddbmm(before * torch.exp(log_w).reshape(B * H, 1, K), columns, rows)
-    y = torch.bmm(after, r.reshape(B * H, K, 1))
-    return y.view(B, H, 1, V), after.view(B, H, V, K)
+    before, v = state.to(r.dtype), v.mT
+    removed = (before * c).sum(-1, keepdim=True)
+    after = torch.addcmul(torch.addcmul(before * torch.exp(log_w), v, k), removed, c * a, value=-1.0)
+    return (after * r).sum(-1).unsqueeze(2), after
 
 
 @_without_autocast
