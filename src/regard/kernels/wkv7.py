@@ -178,7 +178,8 @@ def _chunks_backward(r_at, w_at, k_at, v_at, c_at, a_at, above_at, states_at, d_
                    + tl.dot(above, tl.trans(Q), input_precision=precision), 0.0)
     d_reader_keys = tl.where(until, tl.dot(above, tl.trans(v), input_precision=precision), 0.0)
     onto = tl.dot(rates_end, tl.trans(d_after), input_precision=precision)  # B_e ∂S'ᵀ
-    d_p = (tl.dot(tl.trans(reader_rates), d_query, input_precision=precision) + tl.dot(onto, S, input_precision=precision))
+    d_p = tl.dot(tl.trans(reader_rates), d_query, input_precision=precision)
+    d_p += tl.dot(onto, S, input_precision=precision)
     d_q = tl.dot(tl.trans(reader_rates), above, input_precision=precision) + onto
     removed = tl.dot(P, tl.trans(S), input_precision=precision) + Q  # U
     d_rates_end = tl.dot(removed, d_after, input_precision=precision)
@@ -193,8 +194,10 @@ def _chunks_backward(r_at, w_at, k_at, v_at, c_at, a_at, above_at, states_at, d_
           + tl.dot(tl.trans(reader_keys), above, input_precision=precision)
           + tl.dot(tl.trans(remover_keys), d_z, input_precision=precision))
     _store(dv_at + first, n, valid, stride, D, dv)
-    d_remover += (tl.dot(d_remover_rates, rates, input_precision=precision) + tl.dot(d_remover_keys, keys, input_precision=precision))
-    d_reader = (d_query + tl.dot(d_reader_keys, keys, input_precision=precision) + tl.dot(d_reader_rates, rates, input_precision=precision))
+    d_remover += tl.dot(d_remover_rates, rates, input_precision=precision)
+    d_remover += tl.dot(d_remover_keys, keys, input_precision=precision)
+    d_reader = d_query + tl.dot(d_reader_keys, keys, input_precision=precision)
+    d_reader += tl.dot(d_reader_rates, rates, input_precision=precision)
     d_rates = (tl.dot(tl.trans(d_remover_rates), remover, input_precision=precision)
                + tl.dot(tl.trans(d_reader_rates), reader, input_precision=precision))
     d_keys = (tl.dot(tl.trans(d_remover_keys), remover, input_precision=precision)
