@@ -147,6 +147,23 @@ def three_ways() -> "Figure":
     return strip(maps, "Dependence of output tokens (rows) on input tokens (columns)", label="share")
 
 
+def fourth_way() -> "Figure":
+    """The maps of RWKV with new weights: channels of version 4, and heads of version 7, which are signed."""
+    x, maps = torch.randn(1, 16, 64), {}
+    four, seven = regard.RWKV4(64), regard.RWKV7(64, head_width=32, layers=2)
+    with regard.watch(four) as records:
+        four(x)
+    channels = records["self"].channels()[0]
+    maps |= {f"RWKV-4, channel {number}": channels[number] for number in (8, 56)}
+    maps["RWKV-4, mean over channels"] = channels.mean(0)
+    with regard.watch(seven) as records:
+        seven(x)
+    found = {f"RWKV-7, head {number}": records["self"].weights()[0, number] for number in range(2)}
+    found["RWKV-7, bonus of head 0"] = torch.diag(records["self"].bonus[0, 0])
+    maps |= {name: one / one.abs().max() for name, one in found.items()}
+    return strip(maps, "Rows: results; columns: values. Maps of RWKV-7 are divided by their largest number")
+
+
 def block() -> "Figure":
     """The norm of the gradient at each of 24 blocks, with both positions of the norm."""
     flows = {}
@@ -220,7 +237,7 @@ def strip(maps: Mapping[str, Tensor], title: str, *, across: int = 3, label: str
 DRAWINGS: dict[str, Callable[[], "Figure"]] = {
     "recurrence": recurrence, "encoder-decoder": encoder_decoder, "layer": layer, "cross": cross,
     "self-attention": self_attention, "position": position, "heads": heads, "three-ways": three_ways, "block": block,
-    "beyond-text": beyond_text, "agents": agents,
+    "beyond-text": beyond_text, "agents": agents, "fourth-way": fourth_way,
 }
 
 if __name__ == "__main__":

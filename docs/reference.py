@@ -56,7 +56,8 @@ GROUPS = {
     "parts": Group(
         "Mixers and blocks", "A mixer exchanges information between tokens, (B, N, D) → (B, N, D), all at once or step "
         "by step with an explicit state. Blocks and stacks are made of mixers.",
-        ("SelfAttention", "Recurrence", "LSTMN", "Convolution", "Block", "Stack"),
+        ("SelfAttention", "Recurrence", "LSTMN", "Convolution", "RWKV4", "RWKV7", "ChannelMix", "Block",
+         "Stack"),
         ("regard.recurrence", "regard.convolution", "regard.blocks", "regard.mixer")),
     "models": Group(
         "Models", "Bare models on ids. `regard.build` makes one from a recipe.",
@@ -74,8 +75,8 @@ GROUPS = {
         ("regard.decoding.mbr.MbrResult",)),
     "tasks": Group(
         "Training and tasks", "A task is a model with its tokenizer and its search: what `regard.load` returns.",
-        ("train", "CallbackEvent", "StopTraining", "TrainingError", "load", "task", "Translator", "Completer", "Filler",
-         "Classifier", "Labeller", "Embedder", "Translation", "Completion",
+        ("train", "CallbackEvent", "StopTraining", "TrainingError", "load", "read_rwkv7", "task", "Translator",
+         "Completer", "Filler", "Classifier", "Labeller", "Embedder", "Translation", "Completion",
          "Beam", "Sampling", "Glossary", "Alignment"),
         ("regard.tasks", "regard.training", "regard.data"),
         ("regard.tasks.filler.FilledText", "regard.tasks.filler.BlankSuggestion", "regard.tasks.filler.TokenGuess",

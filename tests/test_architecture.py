@@ -33,7 +33,7 @@ LAYERS = (
     ("data",),
     ("models",),
     ("blocks",),
-    ("recurrence", "convolution"),
+    ("recurrence", "convolution", "rwkv"),
     ("tokens",),
     ("attention",),
     ("position",),

@@ -35,6 +35,9 @@ _HOMES = {
     "Recurrence": "regard.recurrence.scan",
     "LSTMN": "regard.recurrence.lstmn",
     "Convolution": "regard.convolution",
+    "RWKV4": "regard.rwkv.time_mix",
+    "RWKV7": "regard.rwkv.time_mix",
+    "ChannelMix": "regard.rwkv.channel_mix",
     "Block": "regard.blocks.block",
     "Stack": "regard.blocks.stack",
     "Tokens": "regard.tokens",
@@ -44,6 +47,7 @@ _HOMES = {
     "CallbackEvent": "regard.training.callbacks",
     "StopTraining": "regard.training.callbacks",
     "TrainingError": "regard.training.loop",
+    "read_rwkv7": "regard.storage.rwkv7",
     "load": "regard.tasks.load",
     "task": "regard.tasks.load",
     "greedy": "regard.decoding.sampling",
@@ -138,6 +142,10 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.position.rotary import Rotary as Rotary
     from regard.recurrence.lstmn import LSTMN as LSTMN
     from regard.recurrence.scan import Recurrence as Recurrence
+    from regard.rwkv.channel_mix import ChannelMix as ChannelMix
+    from regard.rwkv.time_mix import RWKV4 as RWKV4
+    from regard.rwkv.time_mix import RWKV7 as RWKV7
+    from regard.storage.rwkv7 import read_rwkv7 as read_rwkv7
     from regard.tasks.alignment import Alignment as Alignment
     from regard.tasks.classifier import Classifier as Classifier
     from regard.tasks.classifier import Embedder as Embedder

@@ -194,14 +194,14 @@ class ConvolutionConfig(Config):
     bias: bool = True
     """Whether the convolution has a bias."""
 
-    def mixer(self, width: int, causal: bool, layer: int) -> Convolution:
+    def mixer(self, width: int, causal: bool, layer: int, layers: int) -> Convolution:
         """Build the mixer of a layer, counted from 0; taps are on both sides unless the model is causal."""
         return Convolution(width, kernel_size=self.kernel_size, dilation=self.dilation * self.dilation_growth**layer,
                            placement="causal" if causal else "centred", groups=self.groups, gate=self.gate,
                            bias=self.bias)
 
-    def parameters(self, width: int) -> int:
-        """The number of parameters of the mixer."""
+    def parameters(self, width: int, causal: bool = True, layer: int = 0) -> int:
+        """The number of parameters of the mixer of a layer."""
         features = width * GATES[self.gate]
         return features * (width if self.groups == "full" else 1) * self.kernel_size + self.bias * features
 

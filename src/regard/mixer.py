@@ -5,10 +5,11 @@
     mixer.step(x, state) -> (y, state)       one token or a chunk of them, after those of the state
 
 A mixer passes information between tokens, and a block takes any mixer. No module hides a state: it goes in and comes
-out. A state that was passed to a step is consumed; copy it first to keep it. This module knows none of the mixers.
+out. A state that was passed to a step is consumed; copy it first to keep it. A feed-forward layer that reads other
+tokens (RWKV's channel mix) is a mixer too. This module knows none of the mixers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import torch
@@ -60,6 +61,18 @@ class Mixer(Protocol):
 
     def step(self, x: Tensor, state: Any, *, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
         """The next tokens, (B, n, D); where rows have fewer than n of them, `lengths` (B,) says how many."""
+
+
+@dataclass
+class FirstValues:
+    """The values of the first layer of a stack in one pass, which later layers of RWKV-7 mix into their own.
+
+    A stack makes one for each pass and each step, and hands it to mixers whose `shares_values` is True, as `first`. The
+    first layer writes its values, the others read them.
+    """
+
+    values: dict[str, Tensor] = field(default_factory=dict)
+    """By the direction in which they were read, (B, N, D) each."""
 
 
 class CompositeState:

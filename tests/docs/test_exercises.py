@@ -14,6 +14,7 @@ from regard.reference import blocks as reference_blocks
 from regard.reference.convolution import receptive_field
 from regard.reference.formal_algorithms import apply_temperature
 from regard.reference.recurrence import linear_gradient_flow
+from regard.reference.rwkv import wkv7_states
 from regard.reference.seq2seq import shift_right
 
 
@@ -51,6 +52,22 @@ def test_recurrence():
     torch.testing.assert_close(same(x), gru(x)[0], atol=1e-6, rtol=1e-5)
     with pytest.raises(ValueError, match="reset"):
         regard.Recurrence(16, cell="gru").load_torch(gru)
+
+
+def test_fourth_way():
+    four, seven = regard.RWKV4(128), regard.RWKV7(128, head_width=64)
+    assert [sum(tensor.numel() for tensor in mixer.start(1).tensors) for mixer in (four, seven)] == [512, 8320]
+    keys, values, ones = np.array([[1.0, 0], [0, 1], [1, 0]]), [[1, 2], [3, 4], [5, 6]], np.ones((3, 2))
+    stored = wkv7_states(ones, keys, values, keys, ones)[-1]
+    assert (stored @ [1, 0]).tolist() == [5, 6]
+    assert (stored @ [0, 1]).tolist() == [3, 4]
+    for recipe in ("rwkv4-tiny", "rwkv7-tiny"):
+        model = regard.build(recipe, vocab_size=100).eval()
+        with regard.watch(model) as records:
+            model(regard.Tokens.of([[5, 6, 7, 8, 9, 10]]))
+        weights = [records[name].weights() for name in records.names()]
+        assert all(bool(((one.sum(-1) - 1).abs() < 1e-5).all()) for one in weights) is (recipe == "rwkv4-tiny")
+        assert any(bool((one < 0).any()) for one in weights) is (recipe == "rwkv7-tiny")
 
 
 def test_encoder_decoder():

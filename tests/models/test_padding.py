@@ -122,7 +122,7 @@ def test_packed_and_padded_do_not_mix():
         model(PackedTokens.of(rows), Tokens.of(rows))
 
 
-@pytest.mark.parametrize("name", ["recurrence", "convolution", "lstmn"])
+@pytest.mark.parametrize("name", ["recurrence", "convolution", "lstmn", "rwkv4", "rwkv7"])
 def test_mixers_that_read_in_order_refuse_packed_rows(name):
     with pytest.raises(ValueError, match=r"`present` must be a .*Padding.* Packed"):
         built(LANGUAGE[name])(PackedTokens.of(sequences()))

@@ -126,7 +126,7 @@ def test_missing_arguments_are_named():
         translator.decode(Tokens(ids(2)), None)
 
 
-CARRIED = ("recurrence", "convolution", "old", "old mut2")
+CARRIED = ("recurrence", "convolution", "old", "old mut2", "rwkv4", "rwkv7")
 
 
 @pytest.mark.parametrize("name", LANGUAGE)

@@ -20,6 +20,8 @@ from regard.position.rope_scaling import DynamicRopeScaling, YarnRopeScaling
 from regard.position.rotary import RotaryConfig
 from regard.recurrence.lstmn import LSTMNConfig
 from regard.recurrence.scan import RecurrenceConfig
+from regard.rwkv.channel_mix import ChannelMixConfig
+from regard.rwkv.time_mix import RWKV4Config, RWKV7Config
 
 SOURCE, TARGET, WIDTH, LONGEST = 11, 13, 8, 12
 
@@ -38,6 +40,8 @@ MIXERS = {
     "mut1": RecurrenceConfig(cell="mut1", layers=2),
     "convolution": ConvolutionConfig(kernel_size=3, dilation_growth=2, gate="glu"),
     "lstmn": LSTMNConfig(attention_width=5),
+    "rwkv4": RWKV4Config(),
+    "rwkv7": RWKV7Config(head_width=4, decay_rank=2, learning_rate_rank=2, value_rank=3, gate_rank=2),
 }
 PACKABLE = ("attention", "rotary", "alibi", "relative", "bucketed", "window", "additive", "bilinear", "gated")
 """The mixers that take packed rows."""
@@ -56,6 +60,9 @@ EMBEDDINGS = {
 def stack(mixer="attention", *, cross=False, gated=False, **options):
     """A stack of two blocks."""
     attending = AttentionConfig(heads=2, gate=mixer == "gated")
+    if mixer.startswith("rwkv"):
+        return StackConfig(layers=2, mixer=MIXERS[mixer], cross=attending if cross else None,
+                           channel_mix=ChannelMixConfig(ffn_width=10, gated=mixer == "rwkv4"), **options)
     return StackConfig(layers=2, mixer=MIXERS[mixer], cross=attending if cross else None,
                        feed_forward=FeedForwardConfig(ffn_width=10, gated=gated, bias=not gated), **options)
 
@@ -146,6 +153,6 @@ def built(config, seed=3):
     torch.manual_seed(seed)
     model = config.build().double().eval()
     for name, parameter in model.named_parameters():
-        if "norm" in name or "bias" in name or name.endswith(".table"):
+        if "norm" in name or "bias" in name or name.endswith(".table") or not parameter.any():
             torch.nn.init.normal_(parameter, float("norm" in name and name.endswith("weight")), 0.3)
     return model

@@ -54,7 +54,7 @@ def test_what_is_asked_for_is_all_that_there_is(task):
 @pytest.mark.parametrize(("task", "recipe"), [
     ("seq2seq", "transformer"), ("seq2seq", "transformer-big"), ("seq2seq", "seq2seq"), ("seq2seq", "conv-tiny"),
     ("seq2seq", "seq2seq-attention-small"), ("language", "llama-small"), ("language", "gpt"), ("language", "lstm"),
-    ("masked", "bert"),
+    ("language", "rwkv4-tiny"), ("language", "rwkv7"), ("masked", "bert"),
     ("classify", "vit")])
 def test_a_recipe_by_its_name(task, recipe):
     assert ask(task, recipe).tables == {"recipe": recipe}

@@ -253,7 +253,7 @@ cross = { heads = 3 }
 
 
 TOKENS = (10, 500, 1_000_000, 30_000_000, 3_000_000_000)
-RECIPES = ("llama", "gpt", "rnn", "lstm", "gru", "mut1", "mut2", "mut3")
+RECIPES = ("llama", "gpt", "rnn", "lstm", "gru", "mut1", "mut2", "mut3", "rwkv4", "rwkv7")
 
 
 def made(tokens, device=CPU, recipe=None, training=None):
@@ -277,7 +277,7 @@ def test_every_recipe_can_be_built_for_every_length(recipe, name):
         sizes.append(sum(one.numel() for one in network.parameters()))
         assert all(choice.reason for choice in (*found.values(), named))
         windows = tables["training"].windows
-        assert windows.order == ("shuffled" if recipe in ("llama", "gpt") else "continuous")
+        assert windows.order == ("shuffled" if recipe in ("llama", "gpt", "rwkv4", "rwkv7") else "continuous")
         assert windows.batch_size >= 1
         assert windows.length >= 1
         assert windows.batch_size * windows.length <= max(8, tokens) or tokens < 64
@@ -297,6 +297,13 @@ def test_the_default_language_model_has_no_largest_position():
 def test_llama_has_about_the_parameters_of_gpt(size):
     llama, gpt = (model_config(f"{name}{size}", vocab_size=300).parameters() for name in ("llama", "gpt"))
     assert 0.96 * gpt < llama <= gpt
+
+
+@pytest.mark.parametrize("size", ["tiny", "small"])
+@pytest.mark.parametrize("recipe", ["rwkv4", "rwkv7"])
+def test_rwkv_has_about_the_parameters_of_gpt(recipe, size):
+    rwkv, gpt = (model_config(f"{name}-{size}", vocab_size=65).parameters() for name in (recipe, "gpt"))
+    assert 0.9 * gpt < rwkv < 1.1 * gpt
 
 
 def test_a_short_text_is_read_by_characters():

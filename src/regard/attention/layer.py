@@ -570,7 +570,7 @@ class SelfAttentionConfig(AttentionConfig):
     position: RotaryConfig | ALiBiConfig | RelativeBiasConfig | BucketedBiasConfig | None = None
     """Positions inside attention: rotary, or a bias of the scores; none without this table."""
 
-    def mixer(self, width: int, causal: bool, layer: int) -> SelfAttention:
+    def mixer(self, width: int, causal: bool, layer: int, layers: int) -> SelfAttention:
         """Build the mixer of a layer (numbered from 0); all layers are alike."""
         rotary, bias = None, None
         if isinstance(self.position, RotaryConfig):
@@ -581,7 +581,7 @@ class SelfAttentionConfig(AttentionConfig):
         mask = near if not causal else Causal() if near is None else Causal() & near
         return SelfAttention(self.build(width, position_bias=bias, rotary=rotary), mask)
 
-    def parameters(self, width: int) -> int:
+    def parameters(self, width: int, causal: bool = True, layer: int = 0) -> int:
         count = super().parameters(width)
         if self.position is None or isinstance(self.position, RotaryConfig):
             return count

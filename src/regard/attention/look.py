@@ -191,7 +191,8 @@ def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.d
 
 
 
-Listener = Callable[[Look], None]
+Listener = Callable[[Any], None]
+"""It gets a `Look`, or what a mixer without queries and keys sends in its place."""
 
 
 _LISTENERS_LOCK = threading.Lock()  # two threads may stop listening at the same time
@@ -217,8 +218,8 @@ class Tap:
                         del self.listeners[i]
                         break
 
-    def send(self, look: Look) -> None:
-        """Pass a look to all listeners."""
+    def send(self, look: Any) -> None:
+        """Pass a look to all listeners: a `Look`, or what a mixer without queries and keys has in its place."""
         for listener in tuple(self.listeners):
             listener(look)
 
@@ -230,7 +231,7 @@ def in_this_thread(listener: Listener) -> Listener:
     """A listener that hears only what this thread computes: others may use the model at the same time."""
     own = threading.get_ident()
 
-    def hear(look: Look) -> None:
+    def hear(look: Any) -> None:
         if threading.get_ident() == own:
             listener(look)
 

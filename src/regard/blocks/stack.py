@@ -19,9 +19,11 @@ from regard.blocks.feed_forward import FeedForward, FeedForwardConfig
 from regard.blocks.sublayer import NORM_POSITIONS, NORMS, make_norm
 from regard.config import Config, choice, integer, number, probability, renamed
 from regard.convolution import ConvolutionConfig
-from regard.mixer import CompositeState
+from regard.mixer import CompositeState, FirstValues
 from regard.recurrence.lstmn import LSTMNConfig
 from regard.recurrence.scan import RecurrenceConfig
+from regard.rwkv.channel_mix import ChannelMixConfig
+from regard.rwkv.time_mix import RWKV4Config, RWKV7Config
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,12 @@ class Stack(nn.Module):
             if isinstance(context_present, Packed) and context is not None:
                 context_present = CachedPacked(context_present).under(None, x.shape[-2], context.shape[-2], x.dim() - 1,
                                                                       x.device)
+        first = FirstValues()
         for block in self.blocks:
             if self.activation_checkpointing and self.training:
-                x = checkpoint(block, x, present, context, context_present, use_reentrant=False)
+                x = checkpoint(block, x, present, context, context_present, first, use_reentrant=False)
             else:
-                x = block(x, present, context, context_present)
+                x = block(x, present, context, context_present, first)
         return x if self.last_norm is None else self.last_norm(x)
 
     def start(self, rows: int, capacity: int, context: Tensor | None = None,
@@ -78,14 +81,14 @@ class Stack(nn.Module):
 
     def step(self, x: Tensor, state: StackState, *, lengths: Tensor | None = None) -> tuple[Tensor, StackState]:
         """Continue with one token or a chunk; the state is consumed."""
-        after = []
+        after, first = [], FirstValues()
         for block, own in zip(self.blocks, state.blocks, strict=True):
-            x, following = block.step(x, own, lengths=lengths)  # type: ignore[operator]
+            x, following = block.step(x, own, lengths=lengths, first=first)  # type: ignore[operator]
             after.append(following)
         return (x if self.last_norm is None else self.last_norm(x)), StackState(tuple(after))
 
 
-MixerConfig = SelfAttentionConfig | RecurrenceConfig | ConvolutionConfig | LSTMNConfig
+MixerConfig = SelfAttentionConfig | RecurrenceConfig | ConvolutionConfig | LSTMNConfig | RWKV4Config | RWKV7Config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +113,13 @@ class StackConfig(Config):
     """Cross-attention to the source, for decoders."""
     feed_forward: FeedForwardConfig | None = None
     """The feed-forward layer; none without this table."""
+    channel_mix: ChannelMixConfig | None = None
+    """RWKV's channel mix, in the place of a feed-forward layer."""
 
     def build(self, width: int, *, causal: bool) -> Stack:
         """Build the blocks for tokens of this width; in a causal stack no token sees those after it."""
-        blocks = [Block(self.mixer.mixer(width, causal, layer),
-                        None if self.feed_forward is None else self.feed_forward.build(width), width,
+        blocks = [Block(self.mixer.mixer(width, causal, layer, self.layers), self._feed_forward(width, causal, layer),
+                        width,
                         cross=None if self.cross is None else self.cross.build(width), norm_position=self.norm_position,
                         norm_name=self.norm, epsilon=self.epsilon, dropout=self.dropout)
                   for layer in range(self.layers)]
@@ -124,18 +129,27 @@ class StackConfig(Config):
             _scale_residual_outputs(stack, self.layers)
         return stack
 
-    def parameters(self, width: int) -> int:
+    def _feed_forward(self, width: int, causal: bool, layer: int) -> nn.Module | None:
+        if self.channel_mix is not None:
+            return self.channel_mix.build(width, causal, layer, self.layers)
+        return None if self.feed_forward is None else self.feed_forward.build(width)
+
+    def parameters(self, width: int, *, causal: bool) -> int:
         """The number of parameters of the stack."""
-        parts = [self.mixer, *([self.cross] if self.cross else []), *([self.feed_forward] if self.feed_forward else [])]
-        norms = 0 if self.norm_position == "none" else len(parts) * self.layers + (self.norm_position == "pre")
-        each = width * (2 if self.norm == "layer" else 1)
-        return self.layers * sum(part.parameters(width) for part in parts) + norms * each
+        first, later = (self.mixer.parameters(width, causal, layer) for layer in (0, 1))
+        counts = [first + (self.layers - 1) * later,  # only the first may differ
+                  *(self.layers * part.parameters(width) for part in (self.cross, self.feed_forward) if part),
+                  *([self.layers * self.channel_mix.parameters(width, causal)] if self.channel_mix else [])]
+        norms = 0 if self.norm_position == "none" else len(counts) * self.layers + (self.norm_position == "pre")
+        return sum(counts) + norms * width * (2 if self.norm == "layer" else 1)
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value does not fit a model of this width."""
         for name, part in (("mixer", self.mixer), ("cross", self.cross)):
             for key, why in () if part is None else part.clashes(width, causal):
                 yield f"{name}.{key}", why
+        if self.channel_mix is not None and self.feed_forward is not None:
+            yield "channel_mix", "a stack has either a channel mix or a feed-forward layer"
 
 
 def _scale_residual_outputs(stack: Stack, layers: int) -> None:

@@ -65,12 +65,12 @@ class MemoryOptions:
     task: Annotated[str | None, typer.Option(
         "--task", metavar="NAME", rich_help_panel=MEMORY_PANEL, show_default=False,
         autocompletion=complete_names("copy", "recall", "adding", "label"),
-        help="Train recurrence, convolution and self-attention on a synthetic memory task: copy, recall or adding; or "
-        "label: on DATA with a label for every token (TSV, CoNLL, JSONL).")] = None
+        help="Train recurrence, convolution, self-attention and RWKV on a synthetic memory task: copy, recall or "
+        "adding; or label: on DATA with a label for every token (TSV, CoNLL, JSONL).")] = None
     mixers: Annotated[str | None, typer.Option(
         "--mixers", metavar="NAME,...", rich_help_panel=MEMORY_PANEL,
-        show_default="rnn,lstm,gru,convolution,attention",
-        help="With --task: rnn, lstm, gru, mut1, mut2, mut3, convolution, attention.")] = None
+        show_default="rnn,lstm,gru,convolution,attention,rwkv7",
+        help="With --task: rnn, lstm, gru, mut1, mut2, mut3, convolution, attention, rwkv4, rwkv7.")] = None
     lengths: Annotated[str | None, typer.Option(
         "--lengths", metavar="N,...", rich_help_panel=MEMORY_PANEL, show_default="depends on the task",
         help="With --task: sequence lengths, such as 16,64.")] = None

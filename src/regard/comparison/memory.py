@@ -1,4 +1,4 @@
-"""Memory in isolation: recurrence, convolution and self-attention on tasks that need nothing else.
+"""Memory in isolation: recurrence, convolution, self-attention and RWKV on tasks that need nothing else.
 
     from regard.comparison import memory
 
@@ -12,6 +12,7 @@ All models have the same pre-norm blocks, the same data and about the same numbe
                                         to see half as far again as the first token, which otherwise a single
                                         path would reach
     attention                           causal self-attention: two layers of four heads with rotary positions
+    rwkv4, rwkv7                        RWKV's time mix: two layers; version 7 has heads of 16 features
 
     x -- read -- block -- block -- ... -- norm -- output      block: pre-norm, a mixer and a feed-forward layer
 
@@ -52,23 +53,25 @@ from regard.models.embedding import make_output_layer
 from regard.position.rotary import RotaryConfig
 from regard.recurrence.cells import CELLS
 from regard.recurrence.scan import RecurrenceConfig
+from regard.rwkv.time_mix import RWKV4Config, RWKV7Config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-KERNEL, LAYERS, HEADS, HEAD_WIDTH = 8, 2, 4, 16
+KERNEL, LAYERS, HEADS, HEAD_WIDTH, LOW_RANK = 8, 2, 4, 16, 8
 NUMERIC_FEATURES = 2
 """Features of a numeric input."""
 
 
 @dataclass(frozen=True)
 class MemoryMixer:
-    """A mixer, the number of layers for a sequence length, and the learning rate."""
+    """A mixer, the number of layers for a sequence length, the learning rate, and what divides the width."""
 
     mixer: MixerConfig
     layers: Callable[[int], int]
     rate: float
+    width_step: int = 8
 
 
 def _convolution_layers(tokens: int) -> int:
@@ -88,6 +91,9 @@ MEMORY_MIXERS: Mapping[str, MemoryMixer] = {
     "convolution": MemoryMixer(ConvolutionConfig(kernel_size=KERNEL, dilation_growth=2), _convolution_layers, 2e-3),
     "attention": MemoryMixer(SelfAttentionConfig(heads=HEADS, head_width=HEAD_WIDTH, position=RotaryConfig()),
                              _two_layers, 5e-3),
+    "rwkv4": MemoryMixer(RWKV4Config(), _two_layers, 5e-3),
+    "rwkv7": MemoryMixer(RWKV7Config(head_width=HEAD_WIDTH, decay_rank=LOW_RANK, learning_rate_rank=LOW_RANK,
+                                     value_rank=LOW_RANK, gate_rank=LOW_RANK), _two_layers, 5e-3, HEAD_WIDTH),
 }
 
 
@@ -120,21 +126,22 @@ def stack_config(way: MemoryMixer, tokens: int, width: int) -> StackConfig:
 
 
 def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:
-    """The widest model within the parameter budget, in steps of 8 features."""
+    """The widest model within the parameter budget, in steps of 8 features, or of those of a head of RWKV-7."""
     way = checks.pick("ways", name, MEMORY_MIXERS)
-    width = 8
+    width = way.width_step
     if _count_parameters(task, way, width) > parameters:
         raise checks.wrong("parameters",
                            f"at least {_count_parameters(task, way, width):,} for {name} and {task.tokens} tokens",
                            f"{parameters:,}")
-    while _count_parameters(task, way, width + 8) <= parameters:
-        width += 8
+    while _count_parameters(task, way, width + way.width_step) <= parameters:
+        width += way.width_step
     return MemoryModel(task, way, width)
 
 
 def _count_parameters(task: MemoryTask, way: MemoryMixer, width: int) -> int:
     read = (NUMERIC_FEATURES + 1) * width if task.symbols is None else task.symbols * width
-    return read + stack_config(way, task.tokens, width).parameters(width) + (width + 1) * task.outputs
+    stack = stack_config(way, task.tokens, width).parameters(width, causal=True)
+    return read + stack + (width + 1) * task.outputs
 
 
 ProgressCallback = Callable[[int, float], None]
@@ -294,7 +301,7 @@ def _flush_denormals() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
-DEFAULT_MIXERS = ("rnn", "lstm", "gru", "convolution", "attention")
+DEFAULT_MIXERS = ("rnn", "lstm", "gru", "convolution", "attention", "rwkv7")
 
 
 @dataclass(frozen=True)
@@ -446,7 +453,7 @@ def results_figure(results: Sequence[MemoryResult]) -> "Figure":
     level = {length: _chance_level(MEMORY_TASKS[task.name](length)) for length in lengths}
     known = {way: points for way, points in published_marks(task.name, lengths).items() if way in ways}
     return length_picture(kept, _measure_name(task), scale="linear" if task.measure == "accuracy" else "log",
-                          baseline=level, baseline_name=WITHOUT_MEMORY, title=f"{task.name}: three ways to remember",
+                          baseline=level, baseline_name=WITHOUT_MEMORY, title=f"{task.name}: four ways to remember",
                           x_label=task.unit,
                           marks=known, marks_name="published")
 

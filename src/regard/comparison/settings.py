@@ -147,9 +147,10 @@ def match_parameters(given: ModelConfig, parameters: int) -> dict[str, Any]:
 def _scale_width(given: ModelConfig, wide: int, before: int) -> dict[str, Any]:
     changes: dict[str, Any] = {"width": wide}
     for side in ("encoder", "decoder", "front", "stack"):
-        part = getattr(getattr(given, side, None), "feed_forward", None)
-        if part is not None and part.ffn_width is not None:
-            changes[f"{side}.feed_forward.ffn_width"] = max(1, round(part.ffn_width * wide / before))
+        for name in ("feed_forward", "channel_mix"):
+            part = getattr(getattr(given, side, None), name, None)
+            if part is not None and part.ffn_width is not None:
+                changes[f"{side}.{name}.ffn_width"] = max(1, round(part.ffn_width * wide / before))
     return changes
 
 
@@ -247,6 +248,7 @@ def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:
                 found[f"model.{side}.{part}.dropout"] = 0.0
         if lookup(model, f"{side}.mixer.kind") == "attention":  # few pairs are not enough to learn distances
             found[f"model.{side}.mixer.position.kind"] = "rotary"
-        if lookup(model, f"{side}.feed_forward") is not None:
-            found[f"model.{side}.feed_forward.ffn_width"] = QUICK_FFN_FACTOR * QUICK_SETTINGS["model.width"]
+        for part in ("feed_forward", "channel_mix"):
+            if lookup(model, f"{side}.{part}") is not None:
+                found[f"model.{side}.{part}.ffn_width"] = QUICK_FFN_FACTOR * QUICK_SETTINGS["model.width"]
     return found

@@ -94,6 +94,8 @@ def why_no_plain_step(model: object) -> str | None:
         if isinstance(module, Block) and (type(module.mixer) is not SelfAttention
                                           or type(module.mixer.mask) is not Causal):
             return "a block has a mixer other than causal self-attention"
+        if isinstance(module, Block) and hasattr(module.feed_forward, "step"):
+            return "a block has a feed-forward layer with a state of its own"
         if isinstance(module, AttentionLayer) and (module.position_bias is not None or module.tap.listeners):
             return "an attention layer has a position bias or a listener"
     return None

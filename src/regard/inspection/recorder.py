@@ -3,13 +3,15 @@
     decoder.stack.blocks.2.cross          is called decoder.2.cross
     encoder.stack.blocks.0.mixer.layer    encoder.0.self
     stack.blocks.0.mixer.layer            encoder.0.self    in a model that is only an encoder
+    encoder.stack.blocks.0.mixer.onward   encoder.0.forward, and encoder.0.backward for the other direction
     decoder.attention                     decoder.cross     in a recurrent decoder
     layer, mixer.layer, ""                self              in a mixer or a layer alone
 
 A module anywhere else keeps its own name. A run is one look, or several decoding steps that are the rows of one:
 cross-attention sees the same keys at every step, self-attention with a cache and the tape of an LSTMN see one more.
 A layer hands out looks that share memory with the model (caches, parameters); what the recorder keeps no longer
-changes. It does not know what is made of the records.
+changes. Mixers without queries and keys (RWKV) hand out what their map is computed from. It does not know what is made
+of the records.
 
 Legend: B rows of a batch, n queries, N keys.
 """
@@ -30,14 +32,19 @@ from regard.attention.look import Listener, Look, Tap
 from regard.attention.mask import BoolMask, Causal, Mask, Padding, as_mask
 from regard.attention.mask_cache import CachedMask
 from regard.attention.score import Additive, Bilinear, ScoreLike, SoftcappedScore, as_score
-from regard.inspection.records import AttentionRecord, WeightMatrix, is_distance_mask
+from regard.inspection.records import AttentionRecord, MixerMap, WeightMatrix, is_distance_mask
 from regard.models.encoder_decoder import Decoder
 from regard.models.seq2seq import RecurrentDecoder
 from regard.recurrence.lstmn import LSTMN
+from regard.rwkv.maps import MixerLook, RWKV4Look
+from regard.rwkv.time_mix import TimeMix
 
 SELF, CROSS = "self", "cross"
+BOTH_DIRECTIONS = {"mixer.onward": "forward", "mixer.backward": "backward"}
+"""The names of the two mixers of an encoder that reads in both directions."""
 AnyMask = Mask | Tensor | None
-_BLOCK = re.compile(r"(?P<part>.*\.)?blocks\.(?P<layer>\d+)\.(?P<place>mixer|mixer\.layer|cross)")
+_BLOCK = re.compile(r"(?P<part>.*\.)?blocks\.(?P<layer>\d+)\.(?P<place>mixer|mixer\.layer|"
+                    r"mixer\.onward|mixer\.backward|cross)")
 _FOREIGN_CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
 _T5_SUBLAYER = re.compile(r"block\.(\d+)\.layer\.\d+\.")
 """T5 calls the attention and the feed-forward part of a block layers; the number of the block counts."""
@@ -94,13 +101,14 @@ def foreign_module(path: str, module: nn.Module) -> AttentionModule:
 
 def _describe_module(path: str, module: nn.Module, parent: nn.Module | None, only_part: str) -> AttentionModule:
     """Name a module with a tap; a stack that is the whole model is called `only_part`."""
-    self_attention = isinstance(parent, SelfAttention) or isinstance(module, LSTMN)
+    self_attention = isinstance(parent, SelfAttention) or isinstance(module, LSTMN | TimeMix)
     block = _BLOCK.fullmatch(path)
     if block is not None:
         kind = CROSS if block["place"] == "cross" else SELF
         part = (block["part"] or "").removesuffix(".").removesuffix(".stack")
         part = only_part if block["part"] == "stack." else part
-        return AttentionModule(".".join(filter(None, (part, block["layer"], kind))), module, kind, int(block["layer"]))
+        word = BOTH_DIRECTIONS.get(block["place"], kind)
+        return AttentionModule(".".join(filter(None, (part, block["layer"], word))), module, kind, int(block["layer"]))
     if isinstance(parent, RecurrentDecoder):
         return AttentionModule(f"{path.rpartition('.')[0]}.cross".removeprefix("."), module, CROSS, 0)
     if path in ("", "layer", "mixer", "mixer.layer"):
@@ -137,8 +145,11 @@ def can_record(tensor: Tensor) -> bool:
 def _listener(module: AttentionModule, recorder: "Recorder") -> Listener:
     unshared, strict = _unshared_tensors(module), module.strict
 
-    def listen(look: Look) -> None:
-        if can_record(look.query):
+    def listen(look: Look | MixerLook) -> None:
+        if isinstance(look, MixerLook):
+            if can_record(look.tensors[0]):
+                recorder.add_mixer_look(module.name, look)
+        elif can_record(look.query):
             recorder.add_look(module.name, look, strict=strict, unshared=unshared)
 
     return listen
@@ -180,7 +191,8 @@ class Recorder:
         self.nbytes += size if fits else 0
         self.runs.setdefault(name, []).append(WeightMatrix(matrix.given.clone()) if fits else None)
 
-    def add_deferred(self, name: str, inputs: Mapping[str, Any], make: Callable[[dict[str, Any]], Look]) -> None:
+    def add_deferred(self, name: str, inputs: Mapping[str, Any],
+                     make: Callable[[dict[str, Any]], AttentionRecord]) -> None:
         """Keep the inputs of a module, from which `make` computes a look when it is requested."""
         tensors = {id(one): one for one in inputs.values() if isinstance(one, Tensor)}
         size = sum(map(_nbytes, tensors.values()))
@@ -191,6 +203,17 @@ class Recorder:
         self.nbytes += size
         copies = {key: one.detach().clone() for key, one in tensors.items()}
         runs.append(DeferredLook({key: copies.get(id(one), one) for key, one in inputs.items()}, make))
+
+    def add_mixer_look(self, name: str, look: MixerLook) -> None:
+        """Keep the tensors of a mixer, from which its map is computed when it is requested."""
+        numbered = {str(number): tensor for number, tensor in enumerate(look.tensors)}
+
+        def make(kept: dict[str, Any]) -> MixerMap:
+            own = replace(look, tensors=tuple(kept[number] for number in numbered), present=kept["present"])
+            present = own.present.flip(-1) if own.present is not None and own.reverse else own.present
+            return MixerMap(own.weights(), own.bonus(), present, own.channels if isinstance(own, RWKV4Look) else None)
+
+        self.add_deferred(name, {**numbered, "present": look.present}, make)
 
     def copy_parameter(self, part: Any) -> Any:
         """A copy of a parameter, a table or a module as it is now, made once for as long as `part` is unchanged."""
@@ -265,11 +288,11 @@ class Recorder:
 class DeferredLook:
     """The inputs of a module, from which its look is computed when it is requested."""
 
-    def __init__(self, inputs: dict[str, Any], make: Callable[[dict[str, Any]], Look]) -> None:
+    def __init__(self, inputs: dict[str, Any], make: Callable[[dict[str, Any]], AttentionRecord]) -> None:
         self._inputs, self._make = inputs, make
-        self._look: Look | None = None
+        self._look: AttentionRecord | None = None
 
-    def look(self) -> Look:
+    def look(self) -> AttentionRecord:
         """The look, computed once."""
         if self._look is None:
             self._look = self._make(self._inputs)

@@ -98,6 +98,41 @@ class WeightMatrix:
         return self.given.to(torch.promote_types(self.given.dtype, torch.float32))
 
 
+@dataclass(frozen=True, eq=False)
+class MixerMap(WeightMatrix):
+    """The map M of a mixer without queries and keys, (..., heads, N, N): its results are M times its values.
+
+    In RWKV-4 it is the mean over channels, and rows sum to 1. In RWKV-7 it is signed: it has no probabilities.
+    """
+
+    bonus: Tensor | None = None
+    """(..., heads, N): the weight of each token's own value that is added apart, in RWKV-7."""
+    present: Tensor | None = None
+    """(B, N): the tokens that are not padding; None for all."""
+    channel_maps: Callable[[], Tensor] | None = None
+
+    def __repr__(self) -> str:
+        return f"MixerMap({checks.shape(self.given)}{', mean over channels' if self.channel_maps else ''})"
+
+    def channels(self) -> Tensor:
+        """The maps of all channels, (..., channels, N, N), in RWKV-4."""
+        if self.channel_maps is None:
+            raise ValueError("This mixer has a map for every head, not for every channel: see weights().")
+        return self.channel_maps()
+
+    def sequence(self, index: int) -> "MixerMap":
+        """One sequence of a batch, (heads, n, n), without padding."""
+        if self.given.dim() < 4:
+            return self
+        count = self.given.shape[-1]
+        kept = (torch.arange(count, device=self.given.device) if self.present is None else
+                self.present[index].nonzero().squeeze(-1))
+        maps = self.channel_maps
+        return MixerMap(self.given[index][:, kept][..., kept],
+                        None if self.bonus is None else self.bonus[index][:, kept], None,
+                        None if maps is None else lambda: maps()[index][:, kept][..., kept])
+
+
 AttentionRecord = Look | WeightMatrix
 
 
@@ -119,6 +154,8 @@ def sequence_record(record: AttentionRecord, index: int, *, self_attention: bool
         queries: the positions of the queries that are not padding, if they are known from elsewhere.
     """
     sizes, index = record_shape(record), _check_index(record, index)
+    if isinstance(record, MixerMap):
+        return record.sequence(index)
     if isinstance(record, WeightMatrix):
         given = record.given if len(sizes) > 2 else record.given.unsqueeze(0)
         return WeightMatrix(given[index] if len(sizes) == 4 else given)
@@ -136,6 +173,8 @@ def present_queries(record: AttentionRecord, index: int) -> Tensor:
     """The positions of the queries of one sequence that are not padding, from its self-attention."""
     index = _check_index(record, index)
     present = None
+    if isinstance(record, MixerMap) and record.present is not None:
+        return record.present[index].nonzero().squeeze(-1).cpu()
     if isinstance(record, Look) and _packed_mask(record) is None:
         row = _batch_row(record, index)
         present = _present_keys(row, True) if row.query.shape[-2] == row.key.shape[-2] else None

@@ -8,6 +8,9 @@
     records.row(1)["decoder.2.cross"]     the second sequence of a batch alone, without padding
     records.trace(), records.save(path)   everything for one sequence, as a trace or as a file
 
+RWKV has no attention, but its results are sums over the values of earlier tokens all the same: its record is the map of
+these weights (`MixerMap`), signed in version 7.
+
 Every attention layer of regard has a tap that hands out projected queries and keys, whichever backend computes. The
 recorder keeps them up to a limit, and weights are computed only when they are requested. For a task (a translator, ...)
 only its inputs and outputs are kept; they run through the model once more when a record is requested, so that a search
@@ -39,6 +42,8 @@ from regard.inspection.foreign import record_foreign
 from regard.inspection.recorder import CROSS, SELF, AttentionModule, Recorder, find_attention_modules, record_modules
 from regard.inspection.records import (
     AttentionRecord,
+    MixerMap,
+    WeightMatrix,
     present_queries,
     record_shape,
     sequence_record,
@@ -440,7 +445,7 @@ def make_trace(records: Mapping[str, AttentionRecord], modules: Mapping[str, Att
     """The trace of one sequence, from its records (heads, queries, keys) by name, and the tokens of sides."""
     sides = dict(info.sides) | {name: _as_side(name, side) for name, side in tokens.items()}
     has_cross = any(_attention_kind(modules[name], record) == CROSS for name, record in records.items())
-    attentions, used = [], set[str]()
+    attentions, used = list[TracedAttention](), set[str]()
     for name, record in records.items():
         module, kind = modules[name], _attention_kind(modules[name], record)
         wanted = info.attention_sides.get(f"{module.part}.{kind}") or _default_sides(module, kind, has_cross, info)
@@ -448,13 +453,26 @@ def make_trace(records: Mapping[str, AttentionRecord], modules: Mapping[str, Att
         queries, keys = (_side_name(side, size, sides, tokens)
                          for side, size in zip(wanted, record_shape(record)[-2:], strict=True))
         used |= {queries, keys}
-        attentions.append(TracedAttention(name, queries, keys, record, module.layer, kind))
+        if isinstance(record, MixerMap):
+            attentions += _traced_maps(name, queries, keys, record, module.layer, kind)
+        else:
+            attentions.append(TracedAttention(name, queries, keys, record, module.layer, kind))
     for name in tokens:
         if name not in used:
             remedy = checks.nearest(name, used) or f"There are: {', '.join(sorted(used))}."
             raise ValueError(f'`tokens` has the side "{name}", which no attention of this call has. {remedy}')
     return Trace(sides, tuple(attentions), info.title if title is None else title, model, info.generated,
                  _alignment_pointer(info.alignment, attentions), info.search)
+
+
+def _traced_maps(name: str, queries: str, keys: str, record: MixerMap, layer: int | None,
+                 kind: str) -> Iterator[TracedAttention]:
+    """The map of a mixer, named as what it is, and its bonus as a map of its own, on the diagonal."""
+    if record.bonus is not None:
+        diagonal = WeightMatrix(torch.diag_embed(record.bonus))
+        yield TracedAttention(f"{name}, bonus", queries, keys, diagonal, layer, kind)
+    shown = f"{name}, mean over channels" if record.channel_maps is not None else name
+    yield TracedAttention(shown, queries, keys, WeightMatrix(record.given), layer, kind)
 
 
 def _check_not_compiled(modules: Iterable[nn.Module]) -> None:

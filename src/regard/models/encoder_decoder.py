@@ -96,7 +96,7 @@ class EncoderConfig(Config):
         """The number of parameters of the model."""
         stacks = [self.stack, *([] if self.front is None else [self.front])]
         return (self.embedding.parameters(self.vocab_size, self.width)
-                + sum(stack.parameters(self.width) for stack in stacks))
+                + sum(stack.parameters(self.width, causal=False) for stack in stacks))
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value conflicts with another."""
@@ -120,23 +120,25 @@ class DecoderState(CompositeState):
 
     def memories(self) -> tuple[Tensor, ...]:
         """The state tensors of the mixers, block after block, (B, ...) each, where their size is fixed."""
-        return tuple(tensor for mixer in self._mixers() for tensor in mixer.tensors)
+        return tuple(tensor for states in self._row_states() for state in states for tensor in state.tensors)
 
     def with_memories(self, memories: Sequence[Tensor]) -> "DecoderState":
         """The same state with other tensors, in the order of `memories()`."""
-        left, blocks = list(memories), []
-        for block, mixer in zip(self.stack.blocks, self._mixers(), strict=True):
-            own, left = left[:len(mixer.tensors)], left[len(mixer.tensors):]
-            blocks.append(replace(block, mixer=RowState(tuple(own))))
+        left, blocks = iter(memories), []
+        for block, states in zip(self.stack.blocks, self._row_states(), strict=True):
+            mixer, *feed_forward = (RowState(tuple(next(left) for _ in state.tensors)) for state in states)
+            blocks.append(replace(block, mixer=mixer, feed_forward=feed_forward[0] if feed_forward else None))
         return replace(self, stack=StackState(tuple(blocks)))
 
-    def _mixers(self) -> list[RowState]:
-        mixers = [block.mixer for block in self.stack.blocks]
-        for mixer in mixers:
-            if not isinstance(mixer, RowState):
+    def _row_states(self) -> list[list[RowState]]:
+        """The states of each block's mixer, and of its feed-forward layer where that has one."""
+        found = [[state for state in (block.mixer, block.feed_forward) if state is not None]
+                 for block in self.stack.blocks]
+        for state in (one for states in found for one in states):
+            if not isinstance(state, RowState):
                 raise checks.wrong("state", "a state of recurrences or convolutions, which has a fixed size",
-                                   f"one with a {type(mixer).__name__}, which grows with the tokens")
-        return mixers
+                                   f"one with a {type(state).__name__}, which grows with the tokens")
+        return found
 
 
 class Decoder(nn.Module):
@@ -300,7 +302,8 @@ class EncoderDecoderConfig(Config):
 
     def parameters(self) -> int:
         """The number of parameters of the model."""
-        total = self.encoder.parameters(self.width) + self.decoder.parameters(self.width)
+        total = (self.encoder.parameters(self.width, causal=False)
+                 + self.decoder.parameters(self.width, causal=True))
         for vocab_size in (self.source_vocab_size, self.target_vocab_size):
             total += self.embedding.parameters(vocab_size, self.width)
         if self.share_embeddings:

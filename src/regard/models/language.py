@@ -106,7 +106,8 @@ class LanguageModelConfig(Config):
     def parameters(self) -> int:
         """The number of parameters of the model."""
         last = (0 if self.tie_word_embeddings else self.vocab_size * self.width) + self.output_bias * self.vocab_size
-        return self.embedding.parameters(self.vocab_size, self.width) + self.stack.parameters(self.width) + last
+        stack = self.stack.parameters(self.width, causal=True)
+        return self.embedding.parameters(self.vocab_size, self.width) + stack + last
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value conflicts with another."""

@@ -145,7 +145,7 @@ class VisionConfig(Config):
     def parameters(self) -> int:
         """The number of parameters of the model."""
         front = (self.channels * self.patch_size**2 + 1 + self.class_token) * self.width
-        return (front + self.position_config.parameters(self.width) + self.stack.parameters(self.width)
+        return (front + self.position_config.parameters(self.width) + self.stack.parameters(self.width, causal=False)
                 + (self.width + 1) * self.num_labels)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

@@ -256,13 +256,13 @@ class LSTMNConfig(Config):
     dropout: float = probability(0.0)
     """Dropout of the attention weights."""
 
-    def mixer(self, width: int, causal: bool, layer: int) -> LSTMN:
+    def mixer(self, width: int, causal: bool, layer: int, layers: int) -> LSTMN:
         """Build the mixer of a layer; all layers are alike."""
         return LSTMN(width, attention_width=self.attention_width, score=self.score, normalize=self.normalize,
                      dropout=self.dropout)
 
-    def parameters(self, width: int) -> int:
-        """The number of parameters of the mixer."""
+    def parameters(self, width: int, causal: bool = True, layer: int = 0) -> int:
+        """The number of parameters of the mixer of a layer."""
         across = self.attention_width or width
         own = {"additive": across, "bilinear": across**2}.get(self.score, 0)
         return cell_parameters("lstm", width, width) + 3 * width * across + own

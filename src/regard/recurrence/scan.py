@@ -203,13 +203,13 @@ class RecurrenceConfig(Config):
     backend: str | None = choice(BACKENDS, None)
     """Backend of the recurrence; by default the fastest that can compute it."""
 
-    def mixer(self, width: int, causal: bool, layer: int) -> Recurrence:
+    def mixer(self, width: int, causal: bool, layer: int, layers: int) -> Recurrence:
         """Build the mixer of a layer; all layers are alike."""
         return Recurrence(width, cell=self.cell, layers=self.layers, direction=self.direction, dropout=self.dropout,
                           backend=self.backend)
 
-    def parameters(self, width: int) -> int:
-        """The number of parameters of the mixer."""
+    def parameters(self, width: int, causal: bool = True, layer: int = 0) -> int:
+        """The number of parameters of the mixer of a layer."""
         scans = len(DIRECTIONS[self.direction])
         return self.layers * scans * count_cell_parameters(self.cell, width, width // scans)
 

@@ -8,6 +8,7 @@ equation. It is slow on purpose, imports neither torch nor the rest of the packa
     statistics.py           statistics of attention weights and of word alignments
     convolution.py          1-D convolution
     recurrence.py           one step of each cell, the scan over time, the Jacobians, gradient flow
+    rwkv.py                 RWKV 4 and 7: the recurrences, their maps, time mix and channel mix
     seq2seq.py              encoder-decoder, without and with attention
     position.py             position encodings, rotations and biases
     blocks.py               activations, norms, MLP, post-norm and pre-norm block

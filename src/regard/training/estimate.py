@@ -48,8 +48,8 @@ SUBLAYER, EMBEDDING = 2, 3
 features; by embedding, last norm and loss."""
 TRACK_HEAD = 6
 """Numbers that a forecaster keeps for each future of an agent, in widths."""
-MIXERS = {"attention": 6, "convolution": 3, "lstmn": 8}
-"""The same for a mixer, with its norm, dropout and residual sum. Measured were 6.5 to 8, 4.7 and 12."""
+MIXERS = {"attention": 6, "convolution": 3, "lstmn": 8, "rwkv4": 28, "rwkv7": 54}
+"""The same for a mixer, with its norm, dropout and residual sum. Measured were 6.5 to 8, 4.7, 12, 28 and 54."""
 CELLS = {"rnn": 2, "lstm": 7, "gru": 5, "mut1": 5, "mut2": 5, "mut3": 5}
 """The same for a recurrent layer, by cell. Measured were 2.9, 8.5, and 6.7 to 8.8."""
 LSTM_WORKSPACE = 8
@@ -175,7 +175,8 @@ def activation_bytes(model: Mapping[str, Any], rows: float, lengths: Sequence[fl
 def _stack_numbers(stack: Mapping[str, Any], width: int, rows: float, n: float, *, on_gpu: bool,
                    source: float | None = None, padded: bool = True) -> float:
     """The numbers that a stack keeps of rows of n tokens; with cross-attention to a source of this length."""
-    mixer, cross, feed_forward = stack["mixer"], stack.get("cross"), stack.get("feed_forward")
+    mixer, cross = stack["mixer"], stack.get("cross")
+    feed_forward, channel_mix = stack.get("feed_forward"), stack.get("channel_mix")
     if mixer["kind"] == "recurrence":
         cell = mixer.get("cell", "lstm")
         workspace = LSTM_WORKSPACE if cell == "lstm" and not (padded or on_gpu) else 0
@@ -193,6 +194,8 @@ def _stack_numbers(stack: Mapping[str, Any], width: int, rows: float, n: float, 
     if feed_forward is not None:
         hidden = 1 if feed_forward.get("activation", "relu") == "relu" else 2  # ReLU needs only its own output
         per_token += SUBLAYER * width + (hidden + 2 * feed_forward.get("gated", False)) * feed_forward["ffn_width"]
+    if channel_mix is not None:  # the hidden features and their squares
+        per_token += (SUBLAYER + 3 * channel_mix.get("gated", False)) * width + 2 * channel_mix["ffn_width"]
     block = rows * n * per_token + weights
     if stack.get("activation_checkpointing", False):
         return stack["layers"] * rows * n * width + block

@@ -224,10 +224,15 @@ def _expand_width(model: Mapping[str, Any], width: int) -> Iterator[tuple[str, A
             if table is not None and (part == "cross" or table.get("kind") == "attention"):
                 for key, value, reason in _expand_heads(table, before, width):
                     yield f"{stack}.{part}.{key}", value, reason
-        inner = lookup(model, f"{stack}.feed_forward.ffn_width")
-        if inner is not None:
-            reason = f"{inner / before:g} times the width, as in the recipe"
-            yield f"{stack}.feed_forward.ffn_width", max(1, round(inner * width / before)), reason
+        if lookup(model, f"{stack}.mixer.kind") == "rwkv7":
+            head_width = lookup(model, f"{stack}.mixer.head_width", 64)
+            new = _nearest([one for one in range(1, width + 1) if width % one == 0], head_width)
+            yield f"{stack}.mixer.head_width", new, f"the divisor of the width that is nearest to {head_width}"
+        for part in ("feed_forward", "channel_mix"):
+            inner = lookup(model, f"{stack}.{part}.ffn_width")
+            if inner is not None:
+                reason = f"{inner / before:g} times the width, as in the recipe"
+                yield f"{stack}.{part}.ffn_width", max(1, round(inner * width / before)), reason
 
 
 def _expand_heads(attention: Mapping[str, Any], before: int, width: int) -> Iterator[tuple[str, Any, str]]:

@@ -9,6 +9,7 @@ import torch
 import trace_examples
 
 from regard.inspection.page.server import PageServer
+from regard.inspection.records import WeightMatrix
 from regard.inspection.trace import Trace, select_map
 from regard.inspection.trace_format import TracedAttention, TraceSide
 
@@ -119,6 +120,16 @@ def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):
             shown = page.evaluate("""([x, y, part]) => document.elementFromPoint(x, y)?.closest(part) !== null""",
                                   [seen["x"] + seen["width"] / 2, seen["y"] + seen["height"] / 2, part.split()[0]])
             assert shown
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_signed_maps_are_said_to_be_no_probabilities(chromium, filed, signed):
+    weights = torch.tensor([[[0.5, -0.25 if signed else 0.25], [0.1, 0.2]]])
+    made = Trace({"a": TraceSide(("x", "y"))}, (TracedAttention("one", "a", "a", WeightMatrix(weights)),))
+    with browser_visits.visiting(chromium, filed(made)) as visit:
+        page = visit.open("alignment")
+        browser_visits.until(page, "() => document.querySelector('.legend canvas')")
+        assert ("not probabilities" in page.locator(".legend figcaption").first.inner_text()) is signed
 
 
 @pytest.mark.thorough

@@ -97,9 +97,10 @@ def test_a_scale_needs_an_end(largest):
     ([[0.5, 0.1], [1.25, 1.0]], ["rows sum to 0.6 … 2.25, not to 1"]),
     ([[0.0, 0.0], [0.5, 0.5]], ["1 of 2 rows sum to 0"]),
     ([[0.0, 0.0], [0.0, 0.0]], ["all weights are 0"]),
-    ([[1.5, -0.5], [0.5, 0.5]], ["1 of 4 cells are negative"]),
+    ([[1.5, -0.5], [0.5, 0.5]], ["1 of 4 cells are negative: these are not probabilities"]),
     ([[np.nan, 0.5], [0.5, 0.5]], ["1 of 4 cells are not finite: pink"]),
-    ([[np.inf, -np.inf], [0.5, 0.5]], ["1 of 4 cells are negative", "2 of 4 cells are not finite: pink"]),
+    ([[np.inf, -np.inf], [0.5, 0.5]], ["1 of 4 cells are negative: these are not probabilities",
+                                       "2 of 4 cells are not finite: pink"]),
 ])
 def test_notes_describe_the_cells(weights, said):
     assert canvas.describe_cells([canvas.cells_from_weights(np.array(weights), 2)]) == said

@@ -52,7 +52,7 @@ def test_an_image_is_shown_as_it_is(shape, kind):
 def test_negative_and_unnormalised_weights_are_told_of():
     figure = patch_picture(np.array([-1.0, 2.0, 3.0, 0.0, 0.0, 0.0]), (2, 3))
     assert figure.axes[0].images[0].get_clim() == (-3.0, 3.0)
-    assert head(figure) == "rows sum to more than 1, up to 4; 1 of 6 cells are negative"
+    assert head(figure) == "rows sum to more than 1, up to 4; 1 of 6 cells are negative: these are not probabilities"
 
 
 def test_one_patch():

@@ -75,7 +75,7 @@ def test_negative_weights_have_another_colour_and_it_is_said():
     groups = {group.attrib["fill"]: [title.text for title in group.iter(f"{NAMESPACE}title")]
               for group in ElementTree.fromstring(svg).iter(f"{NAMESPACE}g")}
     assert groups == {"#2d004b": ["a → c: 1.5"], "#7f3b08": ["a → b: -0.5"]}
-    assert texts(svg)[-3:] == ["-1.5", "1.5", "1 of 2 cells are negative"]
+    assert texts(svg)[-3:] == ["-1.5", "1.5", "1 of 2 cells are negative: these are not probabilities"]
 
 
 def test_what_is_no_number_is_pink_and_what_does_not_sum_to_one_is_said():

@@ -161,7 +161,7 @@ def describe_cells(drawn: Iterable[Cells]) -> list[str]:
     elif empty := sum(int((cells.sums == 0).sum()) for cells in drawn if cells.size == 1):
         notes.append(f"{empty} of {len(sums)} rows sum to 0")
     if negative := int((values < 0).sum()):
-        notes.append(f"{negative} of {len(values)} cells are negative")
+        notes.append(f"{negative} of {len(values)} cells are negative: these are not probabilities")
     if unknown := len(values) - int(np.isfinite(values).sum()):
         notes.append(f"{unknown} of {len(values)} cells are not finite: pink")
     return notes

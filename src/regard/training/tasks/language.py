@@ -42,6 +42,7 @@ from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
 from regard.models.language import LanguageModel, LanguageModelConfig
 from regard.recurrence.scan import RecurrenceConfig
+from regard.rwkv.time_mix import RWKV4Config, RWKV7Config
 from regard.tasks.completer import Completer
 from regard.tasks.load import make_task
 from regard.tasks.task import Task
@@ -368,7 +369,8 @@ class TruncatedBPTTObjective(Objective):
 def carries_state(model_config: LanguageModelConfig) -> bool:
     """Whether a model has a state of constant size and no positions, so that a text may be of any length."""
     mixer, positions = model_config.stack.mixer, model_config.embedding.positions
-    return isinstance(mixer, RecurrenceConfig | ConvolutionConfig) and positions is None
+    kinds = RecurrenceConfig | ConvolutionConfig | RWKV4Config | RWKV7Config
+    return isinstance(mixer, kinds) and positions is None
 
 
 class LanguageTask(TrainingTask):

@@ -221,7 +221,7 @@ export function legend(scale, what, known) {
   return make(
     "figure",
     { class: "legend", "aria-label": `${what}. ${words}` },
-    make("figcaption", {}, what),
+    make("figcaption", {}, scale.signed ? `${what}. Signed: these are not probabilities` : what),
     canvas,
     make(
       "ul",

@@ -1,0 +1,190 @@
+"""RWKV: the recurrence of version 7 beside peers, growth with the length, decoding, and a step beside an LSTM's.
+
+    python benchmarks/rwkv.py                         every part
+    python benchmarks/rwkv.py recurrence lengths      some parts
+    PYTHONPATH=FOLDER python benchmarks/rwkv.py recurrence
+
+    recurrence    4 texts of 4,096 tokens, 32 heads of 64, bfloat16, forward and backward: ours, the plain chunks,
+                  `chunk_rwkv7` of flash-linear-attention where it can be imported, causal attention of the same width
+    lengths       the same for one text of 1,024 to 131,072 tokens, ours and causal attention
+    decoding      milliseconds of a token and bytes of the state of rwkv7-small and llama-small, after contexts of
+                  1,024, 16,384 and 65,536 tokens
+    step          a step on one core of a CPU, RWKV-4 and RWKV-7 beside an LSTM of equal width
+
+FOLDER has the packages flash_linear_attention, fla_core and einops, unpacked (`pip download --no-deps`, then unzip):
+`build/peers` is ignored by git. `fla` tunes its kernels at the first call for a size, which is not timed. Without a GPU
+the sizes are small, to see that everything runs; the step is measured on a CPU everywhere.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from timing import main, medians, table
+from torch import Tensor
+from torch.nn.functional import normalize, scaled_dot_product_attention
+
+import regard
+from regard.models.language import LanguageModel
+from regard.recurrence.scan import Recurrence
+from regard.rwkv import wkv
+from regard.rwkv.time_mix import RWKV4, RWKV7
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ON_GPU = DEVICE == "cuda"
+DTYPE = torch.bfloat16 if ON_GPU else torch.float32
+ROWS, TOKENS, HEADS, WIDTH = (4, 4096, 32, 64) if ON_GPU else (1, 128, 2, 16)
+LENGTHS = (1024, 4096, 16_384, 65_536, 131_072) if ON_GPU else (64, 128)
+CONTEXTS = (1024, 16_384, 65_536) if ON_GPU else (16, 64)
+WIDTHS = (256, 512, 768, 1024)
+Inputs = list[Tensor]
+
+
+def drawn(rows: int, tokens: int, heads: int = HEADS) -> Inputs:
+    """r, log w, k, v, c, a, (B, N, H, D) each: what a trained model might have."""
+    r, w, k, v, c, a = (torch.randn(rows, tokens, heads, WIDTH, device=DEVICE) for _ in range(6))
+    log_w = -math.exp(-0.5) * torch.sigmoid(w - 2.0)
+    given = (r, log_w, k, v, normalize(c, dim=-1), torch.sigmoid(a))
+    return [part.to(torch.float32 if number == 1 else DTYPE).requires_grad_() for number, part in enumerate(given)]
+
+
+def ours(r: Tensor, log_w: Tensor, k: Tensor, v: Tensor, c: Tensor, a: Tensor) -> Tensor:
+    """Our kernels on a GPU, plain chunks elsewhere."""
+    return wkv.wkv7_chunked(wkv.WKV7Inputs(*(part.transpose(1, 2) for part in (r, log_w, k, v, c, a))))[0]
+
+
+def plain(r: Tensor, log_w: Tensor, k: Tensor, v: Tensor, c: Tensor, a: Tensor) -> Tensor:
+    """Chunks of 64 tokens in plain torch."""
+    inputs = wkv.WKV7Inputs(*(part.transpose(1, 2) for part in (r, log_w, k, v, c, a)))
+    return wkv.wkv7_chunked(inputs, chunk=64)[0]
+
+
+def attention(r: Tensor, log_w: Tensor, k: Tensor, v: Tensor, c: Tensor, a: Tensor) -> Tensor:
+    """Causal attention with as many heads of the same width."""
+    query, key, value = (part.transpose(1, 2) for part in (r, k, v))
+    return scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def peer() -> Callable[..., Tensor] | None:
+    """`chunk_rwkv7` of flash-linear-attention, where it can be imported and there is a GPU."""
+    if not ON_GPU:
+        return None
+    try:
+        from fla.ops.rwkv7 import chunk_rwkv7
+    except ImportError as error:
+        print(f"flash-linear-attention cannot be imported: {error}")
+        return None
+
+    def theirs(r: Tensor, log_w: Tensor, k: Tensor, v: Tensor, c: Tensor, a: Tensor) -> Tensor:
+        return chunk_rwkv7(r, log_w, k, v, -c, c * a)[0]
+
+    return theirs
+
+
+def trained(function: Callable[..., Tensor], inputs: Inputs) -> Callable[[], None]:
+    """Forward and backward."""
+    used = [part for number, part in enumerate(inputs) if function is not attention or number in (0, 2, 3)]
+
+    def work() -> None:
+        y = function(*inputs)
+        torch.autograd.grad(y, used, torch.ones_like(y))
+
+    return work
+
+
+def recurrence() -> str:
+    """Forward and backward of the recurrence, and the largest difference to the peer."""
+    inputs, theirs = drawn(ROWS, TOKENS), peer()
+    functions = {"ours": ours, "plain chunks": plain, "causal attention": attention,
+                 **({} if theirs is None else {"flash-linear-attention": theirs})}
+    times = medians({name: trained(function, inputs) for name, function in functions.items()}, device=DEVICE)
+    rows = [[name, f"{taken:.2f}", f"{taken / times['ours']:.2f}"] for name, taken in times.items()]
+    note = ""
+    if theirs is not None:
+        mine, other = ours(*inputs).float().transpose(1, 2), theirs(*inputs).float()
+        note = f"\n\nLargest difference to flash-linear-attention: {float((mine - other).abs().max()):.1e} of " \
+               f"{float(mine.abs().max()):.1e}."
+    about = f"{ROWS} × {TOKENS:,} tokens, {HEADS} heads of {WIDTH}, {str(DTYPE)[6:]}, forward and backward\n\n"
+    return about + table(["recurrence", "ms", "ours = 1"], rows) + note
+
+
+def lengths() -> str:
+    """Time and memory of one text, by its length."""
+    rows = []
+    for tokens in LENGTHS:
+        inputs = drawn(1, tokens)
+        works = {name: trained(function, inputs) for name, function in (("ours", ours), ("attention", attention))}
+        times = medians(works, device=DEVICE, repeats=7)
+        if ON_GPU:
+            torch.cuda.reset_peak_memory_stats()
+            works["ours"]()
+        memory = f"{torch.cuda.max_memory_allocated() / 2**30:.2f}" if ON_GPU else "-"
+        rows.append([f"{tokens:,}", f"{times['ours']:.2f}", f"{1e3 * times['ours'] / tokens:.2f}", memory,
+                     f"{times['attention']:.2f}"])
+    return table(["tokens", "ours, ms", "µs per token", "GiB", "causal attention, ms"], rows)
+
+
+def decoding() -> str:
+    """Time of a token and size of the state, after contexts of several lengths."""
+    rows = []
+    for recipe in ("rwkv7-small", "llama-small"):
+        model = regard.build(recipe, vocab_size=300).to(DEVICE, DTYPE).eval()
+        assert isinstance(model, LanguageModel)
+        for context in CONTEXTS:
+            rows.append([recipe, f"{context:,}", *_decoded(model, context)])
+    return table(["model", "context", "ms per token", "bytes of the state"], rows)
+
+
+@torch.inference_mode()
+def _decoded(model: LanguageModel, context: int) -> list[str]:
+    ids = torch.randint(300, (1, context), device=DEVICE)
+    state = model.start(rows=1, capacity=context + 400)
+    for part in ids.split(4096, 1):
+        state = model.step(state, part).state
+    held = [state]
+
+    def work() -> None:
+        for _ in range(10):
+            held[0] = model.step(held[0], ids[:, :1]).state
+
+    taken = medians({"step": work}, device=DEVICE, repeats=21)["step"] / 10
+    size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(held[0].stack))
+    return [f"{taken:.3f}", f"{size:,}"]
+
+
+def _tensors(state: object) -> list[Tensor]:
+    """All tensors of a state."""
+    if isinstance(state, Tensor):
+        return [state]
+    parts = state if isinstance(state, tuple) else vars(state).values() if hasattr(state, "__dict__") else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def step() -> str:
+    """A step of one token on a CPU, with one thread."""
+    threads, rows = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    for width in WIDTHS:
+        for count in (1, 8):
+            mixers = {"LSTM": Recurrence(width, cell="lstm"), "RWKV-4": RWKV4(width), "RWKV-7": RWKV7(width)}
+            works = {name: _steps(mixer, width, count) for name, mixer in mixers.items()}
+            times = medians(works, device="cpu", repeats=31)
+            rows.append([str(width), str(count), *(f"{1e3 * times[name] / 20:.0f}" for name in mixers),
+                         *(f"{times[name] / times['LSTM']:.2f}" for name in ("RWKV-4", "RWKV-7"))])
+    torch.set_num_threads(threads)
+    return table(["width", "rows", "LSTM, µs", "RWKV-4, µs", "RWKV-7, µs", "RWKV-4 / LSTM", "RWKV-7 / LSTM"], rows)
+
+
+def _steps(mixer: Recurrence | RWKV4 | RWKV7, width: int, rows: int) -> Callable[[], None]:
+    x, held = torch.randn(rows, 1, width), [mixer.start(rows)]
+
+    def work() -> None:
+        with torch.inference_mode():
+            for _ in range(20):
+                _, held[0] = mixer.step(x, held[0])
+
+    return work
+
+
+if __name__ == "__main__":
+    main({"recurrence": recurrence, "lengths": lengths, "decoding": decoding, "step": step}, __doc__, __file__, DEVICE)

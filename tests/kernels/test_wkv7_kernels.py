@@ -1,0 +1,88 @@
+"""The kernels of RWKV-7 against the plain recurrence: results, states and all gradients."""
+
+import math
+
+import pytest
+import torch
+
+from regard.rwkv import wkv
+
+pytest.importorskip("triton")
+from interpreting import only_interpreted  # noqa: F401
+
+from regard.kernels import wkv7
+
+SHAPES = [(1, 1, 5, 16), (2, 2, 33, 16), (1, 2, 70, 32)]
+"""Rows, heads, tokens, features: less than a chunk, one more than a chunk, two chunks and a part."""
+
+
+def inputs_of(B, H, N, D, dtype=torch.float32, device="cpu", decay=2.0):
+    generator = torch.Generator().manual_seed(N)
+    r, w, k, v, c, a = (torch.randn(B, N, H, D, generator=generator) for _ in range(6))
+    log_w = -math.exp(-0.5) * torch.sigmoid(decay * w)
+    made = (r, log_w, k, v, torch.nn.functional.normalize(c, dim=-1), torch.sigmoid(a))
+    state = torch.randn(B, H, D, D, generator=generator)
+    above = torch.randn(B, N, H, D, generator=generator), torch.randn(B, H, D, D, generator=generator)
+    return ([part.to(device, torch.float32 if number == 1 else dtype) for number, part in enumerate(made)],
+            state.to(device), [part.to(device) for part in above])
+
+
+def plain(*given):
+    """The recurrence, one token after another."""
+    *inputs, state = given
+    y, last = wkv.wkv7_recurrent(wkv.WKV7Inputs(*(part.transpose(1, 2) for part in inputs)), state)
+    return y.transpose(1, 2), last
+
+
+def results(function, inputs, state, above, dtype=None):
+    given = [part.to(dtype or part.dtype).detach().requires_grad_() for part in (*inputs, state)]
+    y, last = function(*given)
+    together = (y * above[0].to(y.dtype)).sum() + (last * above[1].to(y.dtype)).sum()
+    return [y.detach(), last.detach(), *torch.autograd.grad(together, given)]
+
+
+def assert_near(inputs, state, above):
+    """The error is at most twice that of the plain chunks in the same precision, and some eps."""
+    def chunks(*given):
+        *parts, before = given
+        wide = wkv.WKV7Inputs(*(part.transpose(1, 2) for part in parts))
+        y, last = wkv.wkv7_chunked(wide, before, chunk=31)  # another chunk: never the kernels
+        return y.transpose(1, 2), last
+
+    truth = results(plain, inputs, state, above, torch.float64)
+    theirs = results(chunks, inputs, state, above)
+    mine = results(wkv7.WKV7.apply, inputs, state, above)
+    names = ("y", "last", "r", "log_w", "k", "v", "c", "a", "state")
+    for name, want, one, other in zip(names, truth, theirs, mine, strict=True):
+        error, plainly = ((found.double() - want).abs().max() for found in (other, one))
+        assert error <= 2 * plainly + 16 * torch.finfo(inputs[0].dtype).eps * want.abs().max(), name
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_kernels_are_the_recurrence(shape):
+    assert_near(*inputs_of(*shape))
+
+
+def test_the_strongest_decay_and_repeated_keys():
+    """e^{-G} is largest, and powers of the triangle would cancel."""
+    inputs, state, above = inputs_of(1, 1, 40, 16, decay=50.0)
+    inputs[4] = inputs[4][:, :1].expand_as(inputs[4]).contiguous()
+    inputs[5] = torch.ones_like(inputs[5])
+    assert_near(inputs, state, above)
+
+
+def test_bfloat16():
+    assert_near(*inputs_of(1, 2, 40, 16, torch.bfloat16))
+
+
+def test_widths_that_do_not_fit_are_left_to_the_plain_chunks():
+    assert wkv7.fits(torch.zeros(1, 1, 2, 64), torch.zeros(1, 1, 2, 64))
+    assert not wkv7.fits(torch.zeros(1, 1, 2, 48), torch.zeros(1, 1, 2, 48))
+    assert not wkv7.fits(torch.zeros(1, 1, 2, 64), torch.zeros(1, 1, 2, 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 3, 200, 64), (1, 2, 1000, 32), (1, 1, 77, 128), (2, 1, 33, 16)], ids=str)
+def test_on_a_gpu(shape, dtype):
+    assert_near(*inputs_of(*shape, dtype, "cuda"))
