@@ -128,6 +128,10 @@ OBJECTS = {
                                                layers=1).decoder, r"^OneContextDecoder\("),
     "AttendingDecoder": (lambda: regard.build("seq2seq-attention", source_vocab_size=20, target_vocab_size=20, width=8,
                                               layers=1).decoder, r"(?s)^AttendingDecoder\(.*score="),
+    "RWKV4": (lambda: regard.RWKV4(8), r"8, direction=\"forward\""),
+    "RWKV7": (lambda: regard.RWKV7(64), r"64, direction=\"forward\", head_width=64"),
+    "ChannelMix": (lambda: regard.ChannelMix(8, 16), r"8, ffn_width=16"),
+    "read_rwkv7": (lambda: regard.read_rwkv7, r"read_rwkv7"),
     "__version__": (lambda: regard.__version__, r"^'\d+\.\d+"),
 }
 RESULTS = {
