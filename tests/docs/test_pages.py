@@ -76,7 +76,7 @@ def lectures(texts):
 
 
 def test_every_lecture_has_all_its_parts(texts):
-    assert len(list(lectures(texts))) == 14
+    assert len(list(lectures(texts))) == 15
     for name, parts in lectures(texts):
         assert list(parts) == LECTURE, name
         assert parts["Question"].strip().endswith("?"), name

@@ -3,6 +3,7 @@
 import json
 import re
 
+import browser_visits
 import numpy as np
 import pytest
 
@@ -62,16 +63,11 @@ def test_the_picture_is_drawn() -> None:
 
 @pytest.mark.browser
 def test_the_page_in_a_browser(tmp_path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
     path = tmp_path / "scene.html"
     path.write_text(scene_html(view(HOSTILE)))
-    with playwright.sync_playwright() as driver:
-        try:
-            browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        except playwright.Error:
-            pytest.skip("no Chromium")
-        page = browser.new_page()
-        problems: list[str] = []
+    problems: list[str] = []
+    with browser_visits.browser() as chromium:
+        page = chromium.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.goto(path.as_uri())
@@ -81,5 +77,5 @@ def test_the_page_in_a_browser(tmp_path) -> None:
         assert "predicted" in page.locator("#now").inner_text()
         page.locator("#agent").select_option("1")
         assert page.locator("#weights tr").count() == 1
-        browser.close()
+        page.close()
     assert problems == []

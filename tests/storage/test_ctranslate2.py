@@ -43,7 +43,8 @@ def test_recipes(name):
     tables = catalog.find_recipe(f"{name}-tiny").tables
     sizes = {"encoder-decoder": ("source_vocab_size", "target_vocab_size"), "seq2seq": ("source_vocab_size",
                                                                                         "target_vocab_size"),
-             "vision": ("num_labels",), "classifier": ("vocab_size", "num_labels"), "tracks": ()}
+             "vision": ("num_labels",), "classifier": ("vocab_size", "num_labels"),
+             "tagger": ("vocab_size", "num_labels"), "tracks": ()}
     given = dict.fromkeys(sizes.get(tables["model"]["kind"], ("vocab_size",)), 9)
     assert (keys(model_config(f"{name}-tiny", **given)) == []) == (name in FITTING)
 
