@@ -72,6 +72,7 @@ from regard.training.tasks.common import (
 from regard.training.tasks.interface import (
     LABEL_KEYS,
     PAIR_KEYS,
+    TRACK_KEYS,
     ProgressHook,
     TrainingRequest,
     TrainingTask,
@@ -303,7 +304,8 @@ class ClassificationSetup:
     model_kinds: tuple[str, ...] = ("classifier", "vision")
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.num_labels": 2, "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, **PAIR_KEYS, **LABEL_KEYS}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, **PAIR_KEYS, **LABEL_KEYS,
+                                 **TRACK_KEYS}
 
     start: StartModel | None = None
 

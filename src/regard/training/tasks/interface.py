@@ -48,8 +48,8 @@ TRACK_KEYS: Mapping[str, Any] = {"data.columns": None, "data.frame_step": None}
 """Keys that only tracks use, with their fixed defaults."""
 PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None,
                                "data.directions": None, "data.sampling_temperature": None, "data.zero_shot": False,
-                               "data.mix_share": None, **TRACK_KEYS}
-"""Keys that only sentence pairs or tracks use, with their fixed defaults."""
+                               "data.mix_share": None}
+"""Keys that only sentence pairs use, with their fixed defaults."""
 LABEL_KEYS: Mapping[str, Any] = {"data.label_unit": None, "data.split_punctuation": None, "training.token_dropout": 0.0}
 """Keys that only token classification uses, with their fixed defaults."""
 

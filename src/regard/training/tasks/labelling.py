@@ -54,6 +54,7 @@ from regard.training.tasks.common import (
 )
 from regard.training.tasks.interface import (
     PAIR_KEYS,
+    TRACK_KEYS,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
@@ -181,7 +182,7 @@ class TokenLabelSetup:
                                          "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy", "f1")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0,
-                                 **PAIR_KEYS}
+                                 **PAIR_KEYS, **TRACK_KEYS}
 
     start: StartModel | None = None
 

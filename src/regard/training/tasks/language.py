@@ -70,6 +70,7 @@ from regard.training.tasks.common import (
 from regard.training.tasks.interface import (
     LABEL_KEYS,
     PAIR_KEYS,
+    TRACK_KEYS,
     BatchLoader,
     Objective,
     ProgressHook,
@@ -459,6 +460,7 @@ class LanguageSetup:
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss",)
     unused: Mapping[str, Any] = {"training.masking": None, "training.random_shift": 0, **PAIR_KEYS, **LABEL_KEYS,
+                                 **TRACK_KEYS,
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
                                     for key in ("max_tokens", "batch_size", "layout", "shapes")}}
 

@@ -73,6 +73,7 @@ from regard.training.tasks.common import (
 from regard.training.tasks.interface import (
     LABEL_KEYS,
     PAIR_KEYS,
+    TRACK_KEYS,
     ProgressHook,
     TrainingRequest,
     TrainingTask,
@@ -325,7 +326,8 @@ class MaskedSetup:
     model_kinds: tuple[str, ...] = ("masked",)
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, **PAIR_KEYS, **LABEL_KEYS}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, **PAIR_KEYS, **LABEL_KEYS,
+                                 **TRACK_KEYS}
 
     start: StartModel | None = None
 

@@ -219,11 +219,15 @@ class TranslationSurvey:
         return chain.from_iterable(map(self.part_pairs, self.parts))
 
     def part_pairs(self, part: CorpusPart) -> Iterator[SentencePair]:
-        """The training pairs of a part, in their order."""
+        """The training pairs of a part, in their order, as they are trained."""
+        return map(part.oriented, self.chosen_pairs(part))
+
+    def chosen_pairs(self, part: CorpusPart) -> Iterator[SentencePair]:
+        """The training pairs of a part, in their order, as they are in the files."""
         split = part.validation is None and (part.validated or part.restored)
         threshold = self.threshold if split else 0
         threshold, reserved = threshold or part.held_out, self.reserved if part.name == MIXED else frozenset[int]()
-        return (part.oriented(pair) for pair in self.kept_pairs(part) if (threshold == 0 and not reserved)
+        return (pair for pair in self.kept_pairs(part) if (threshold == 0 and not reserved)
                 or ((hashed := _hash_source(pair)) >= threshold and hashed not in reserved))
 
     def validation_pairs(self, limit: int) -> list[ValidationPair]:
@@ -464,7 +468,7 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig | None, pla
 def _part_rates(survey: TranslationSurvey) -> PartRates | None:
     if len(survey.parts) == 1:
         return None
-    counts = tuple(sum(1 for _ in survey.part_pairs(part)) for part in survey.parts)
+    counts = tuple(sum(1 for _ in survey.chosen_pairs(part)) for part in survey.parts)
     return PartRates(counts, tuple([1.0] * len(counts) if survey.rates is None else survey.rates(counts)))
 
 

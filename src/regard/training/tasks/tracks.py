@@ -50,7 +50,6 @@ from regard.training.tasks.common import evaluation_mode, file_digests, read_sum
 from regard.training.tasks.interface import (
     LABEL_KEYS,
     PAIR_KEYS,
-    TRACK_KEYS,
     Objective,
     TrainingRequest,
     TrainingTask,
@@ -382,7 +381,7 @@ class TracksSetup:
         "training.windows": None, "training.masking": None, "training.random_shift": 0, "training.label_smoothing": 0.0,
         "training.rdrop": 0.0, "training.subword_sampling": 0.0, "training.batches.layout": "padded",
         "training.batches.max_tokens": BatchConfig().max_tokens, "tokenizer": None, "data.filters": None,
-        **{key: value for key, value in PAIR_KEYS.items() if key not in TRACK_KEYS}, **LABEL_KEYS}
+        **PAIR_KEYS, **LABEL_KEYS}
 
     start: StartModel | None = None
 
