@@ -176,3 +176,15 @@ def test_a_classifier_of_images(place, tmp_path):
         (tmp_path / "folder" / str(number)).mkdir(parents=True)
         module.fromarray(image).save(tmp_path / "folder" / str(number) / "x.png")
     assert tables("evaluate", tmp_path / "model", tmp_path / "folder") == [found]
+
+
+@pytest.mark.parametrize(("option", "noun"), [
+    (["--merge", "A=a"], "a labeller"), (["--columns", "frame,agent,x,y"], "a forecaster of tracks"),
+    (["--frame-step", "2"], "a forecaster of tracks"),
+])
+def test_options_of_other_models_are_refused(tmp_path, option, noun):
+    texting.translator().save(tmp_path / "model")
+    code, out, said = call("evaluate", tmp_path / "model", tmp_path / "test.tsv", *option)
+    assert (code, out) == (2, "")
+    assert option[0] in said
+    assert noun in said

@@ -6,7 +6,7 @@ The task of the model decides what the data must be and what is computed. The da
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import log
 from pathlib import Path
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from regard.tasks.forecaster import Forecaster
     from regard.tasks.label_scores import LabelScores
     from regard.tasks.labeller import Labeller
+    from regard.tasks.task import Task
     from regard.tasks.translator import Translator
 
 Table = dict[str, Any]
@@ -134,14 +135,10 @@ def evaluate(
         if file is not None and not os.path.isdir(os.path.dirname(file) or "."):
             fail(f"{file}: The folder {os.path.dirname(file)} does not exist. Create it first.")
     task = open_task(model, device, *TASK_COMMANDS)
-    if (to is not None or direction) and not isinstance(task, Translator):
-        fail(f"{model}: --to and --direction are for a translator, but this model is "
-             f"{TASK_NOUNS[type(task).__name__]}. Leave them out.")
-    if output is not None and not isinstance(task, Translator):
-        fail(f"{output}: -o writes translations, but this model is {TASK_NOUNS[type(task).__name__]}. Leave it out.")
-    if (merge is not None or confusion is not None) and not isinstance(task, Labeller):
-        fail(f"{model}: --merge and --confusion are for a labeller, but this model is "
-             f"{TASK_NOUNS[type(task).__name__]}. Leave them out.")
+    _refuse_options(model, task, {"--to": (to, "Translator"), "--direction": (direction, "Translator"),
+                                  "-o": (output, "Translator"), "--merge": (merge, "Labeller"),
+                                  "--confusion": (confusion, "Labeller"), "--columns": (columns, "Forecaster"),
+                                  "--frame-step": (frame_step, "Forecaster")})
     try:
         data = _check_data(data, direction, to)
         if isinstance(task, Translator):
@@ -172,6 +169,14 @@ def evaluate(
         write_json(found)
     else:
         _draw_table(found, Terminal.of(sys.stdout))
+
+
+def _refuse_options(model: str, task: "Task", given: Mapping[str, tuple[object, str]]) -> None:
+    """Refuse options that have no effect on this model: the value of each, and the class of tasks that it is for."""
+    own = type(task).__name__
+    for name, (value, kind) in given.items():
+        if value and own != kind:
+            fail(f"{model}: {name} is for {TASK_NOUNS[kind]}, but this model is {TASK_NOUNS[own]}. Leave it out.")
 
 
 def _check_data(data: list[str] | None, direction: list[str] | None, to: str | None) -> list[str]:
