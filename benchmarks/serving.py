@@ -10,7 +10,7 @@ Clients are coroutines of this process that send the next request when they have
 connections that stay open. The server is a process of its own. What the clients take of the processor is in the table:
 on few cores they take it from the server. Beside `regard serve`:
 
-    one at a time     the same model and the same text processing behind a lock, a thread for each client
+    one at a time     the same model and the same text processing in one thread, which all clients wait for
     CTranslate2       the same routes, and an engine that gives CTranslate2 all requests that wait as one batch
     plain call        `Translator.search` in this process, without HTTP
 """
@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
@@ -209,8 +209,13 @@ def start(kind: str, model: str, *more: str) -> ServerProcess:
 
 
 def serve_alone(model: str) -> None:
-    """One request at a time: a thread for each client, a lock around the model."""
-    task, lock = regard.load(model), threading.Lock()
+    """One request at a time: a thread for each client, and one for the model.
+
+    All of the model's work is done in one thread, as in an engine: with a pool of OpenMP for each thread that ever
+    computed, a search takes twice as long.
+    """
+    worker = ThreadPoolExecutor(1)
+    task = worker.submit(regard.load, model).result()
     align = task.align if task.attends else None  # type: ignore[attr-defined]
 
     class Handler(BaseHTTPRequestHandler):
@@ -218,8 +223,8 @@ def serve_alone(model: str) -> None:
 
         def do_POST(self) -> None:
             text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["q"]
-            with lock:
-                [found] = translate_with_placeholders([text], lambda some: task.search(some, Beam(beams=5)), align)
+            [found] = worker.submit(translate_with_placeholders, [text],
+                                    lambda some: task.search(some, Beam(beams=5)), align).result()
             body = json.dumps({"translatedText": found.text}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
