@@ -79,8 +79,11 @@ class Load:
 
     def __init__(self) -> None:
         self.codes, self.seconds = Counter[int](), list[float]()
-        self.processor = self.wall = 0.0
-        """The seconds of the processor that the clients took, and the seconds that passed."""
+        self.processor = self.wall = self.rate = 0.0
+        """The seconds of the processor that the clients took, the seconds that passed, and answers 200 a second.
+
+        Answers to the last requests, when fewer and fewer clients wait, do not count for the rate.
+        """
 
     def quantile(self, share: float) -> float:
         """The milliseconds within which this share of the requests was answered."""
@@ -89,7 +92,7 @@ class Load:
 
     def row(self, name: str, clients: int) -> list[str]:
         """A row of the table."""
-        return [name, str(clients), f"{len(self.seconds) / self.wall:.1f}",
+        return [name, str(clients), f"{self.rate:.1f}",
                 *(f"{self.quantile(share):.0f}" for share in (0.5, 0.95, 0.99)),
                 f"{100 * self.processor / self.wall:.0f} %"]
 
@@ -149,7 +152,9 @@ async def _run_clients(port: int, count: int, seconds: float, mixed: bool, patie
                 continue
             load.codes[code] += 1
             if code == 200:
-                load.seconds.append(time.perf_counter() - began)
+                now = time.perf_counter()
+                load.seconds.append(now - began)
+                load.rate += (now < end) / seconds
             elif code == 429 and patient:
                 await asyncio.sleep(0.2)
         client.close()
@@ -332,6 +337,7 @@ def plain_call(task: Any, seconds: float, seed: int = 0) -> Load:
         task.search([draw.choice(TEXTS)], Beam(beams=5))
         load.seconds.append(time.perf_counter() - before)
     load.wall = time.perf_counter() - began
+    load.rate = len(load.seconds) / load.wall
     return load
 
 
