@@ -435,7 +435,7 @@ def patch_side(model: nn.Module) -> TraceSide | None:
     if found is None:
         return None
     rows, columns = (pixels // found.patch for pixels in found.size)
-    tokens = [f"{row + 1}, {column + 1}" for row in range(rows) for column in range(columns)]
+    tokens = [f"{row + 1},{column + 1}" for row in range(rows) for column in range(columns)]
     lead = 0 if found.token is None else 1
     return TraceSide((*["[class]"] * lead, *tokens), grid=(rows, columns), lead=lead)
 

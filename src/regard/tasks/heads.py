@@ -468,13 +468,15 @@ def _labelled_batches(task: Labeller, sequences: Iterable[Any], sentences: int) 
 
 
 def _image_batches(task: Classifier, examples: Any, sentences: int) -> _Batches:
-    """Images with one label each: the tokens are patches, row by row."""
+    """Images with one label each, evenly spaced over all, which may be sorted: the tokens are patches, row by row."""
     if not isinstance(examples, list | tuple) or len(examples) != 2 or not isinstance(examples[0], Tensor):
         raise checks.wrong("data", "images and their labels, (a tensor (B, C, H, W), names)", *checks.kind(examples))
     numbers = {name: number for number, name in enumerate(task.label_names())}
-    images, names = examples[0][:sentences], [*examples[1]][:sentences]
+    images, names = examples[0], [*examples[1]]
     if len(images) != len(names):
         raise checks.wrong("data", f"a label for each of the {len(images)} images", len(names))
+    step = max(1, len(images) // sentences)
+    images, names = images[::step][:sentences], names[::step][:sentences]
     labels = torch.tensor([checks.pick("data", name, numbers) for name in names], device=task.device)
     pixels = (scale_pixels(images) if images.dtype == torch.uint8 else images).to(next(task.model.parameters()))
     side = patch_side(task.model)

@@ -8,7 +8,7 @@
     attention_picture(trace, "decoder.2.cross", head=3)
     trace_html(trace)                                                               a small map for a notebook
 
-White is 0, and a colour bar shows the scale. Of many words some are labelled, and the picture says how many; a map of
+The paper is 0, dark ink is more, masked cells are hatched, and a colour bar shows the scale. Of many words some are labelled, and the picture says how many; a map of
 more than 2,000 rows or columns shows means of blocks, and says so. A picture computes only what it needs of a trace: of
 a long one means of blocks, never a whole matrix. The first alignment map of this kind is figure 3 of Bahdanau, Cho and
 Bengio (2015). This file does not know models.
@@ -25,7 +25,7 @@ from regard import checks
 from regard.inspection import labels
 from regard.inspection.pictures import canvas, svg
 from regard.inspection.pictures.canvas import (
-    GREYS,
+    SEQUENTIAL,
     Cells,
     ColourScale,
     Floats,
@@ -102,6 +102,7 @@ def map_picture(cells: Cells, rows: Sequence[str], columns: Sequence[str], *, ti
     with canvas.new_figure() as figure:
         axes = canvas.add_panel(figure, 0, 0, width, height)
         image = canvas.draw_cells(axes, cells.values, scale)
+        canvas.hatch_masked(axes, cells.masked)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
         label_columns(axes, columns, cells.size, width / max(1, cells.columns))
@@ -187,7 +188,9 @@ def head_sheet(layers: Mapping[str, Cells], *, title: str = "", notes: Sequence[
         image = None
         for name, cells in layers.items():
             for (left, top), values in zip(positions[name], cells.values, strict=True):
-                image = canvas.draw_cells(axes, values, scale, (left, left + 1 - HEAD_GAP, top + 1 - HEAD_GAP, top))
+                extent = (left, left + 1 - HEAD_GAP, top + 1 - HEAD_GAP, top)
+                image = canvas.draw_cells(axes, values, scale, extent)
+                canvas.hatch_masked(axes, cells.masked, extent)
                 axes.add_patch(_frame(left, top))
         _label_heads(axes, positions, across, down)
         assert image is not None
@@ -216,7 +219,7 @@ def entropy_picture(entropies: Mapping[str, Sequence[float] | Any], bounds: Mapp
     positions, across, down = _head_positions({name: len(values) for name, values in given.items()})
     largest = max([0.0, *bounds.values(), *(float(values[np.isfinite(values)].max(initial=0.0))
                                             for values in given.values())])
-    scale = ColourScale(0.0, largest, GREYS)
+    scale = ColourScale(0.0, largest, SEQUENTIAL)
     square = min(0.5, max(0.3, 9.0 / across))
     with canvas.new_figure() as figure:
         axes = canvas.add_panel(figure, 0, 0, across * square, down * square)
@@ -270,7 +273,7 @@ def _label_heads(axes: Any, positions: Mapping[str, list[tuple[float, float]]], 
 
 
 def _frame(left: float, top: float) -> Any:
-    """A thin line around a square, because 0 is as white as the paper."""
+    """A thin line around a square, because 0 is the colour of the paper."""
     from matplotlib.patches import Rectangle
 
     return Rectangle((left, top), 1 - HEAD_GAP, 1 - HEAD_GAP, fill=False, linewidth=0.5, edgecolor=canvas.FAINT)
@@ -476,7 +479,8 @@ def _attention_cells(attention: "TracedAttention", head: int | None, max_cells: 
         parts = (attention.look.rows(list(range(start, min(start + chunk, attention.rows))))
                  for start in range(0, attention.rows, chunk))
     weights = [_select_head(as_floats("weights", part, 3, "(heads, rows, columns)"), head) for part in parts]
-    return cells_from_weights(np.concatenate(weights), max_cells)
+    cells = cells_from_weights(np.concatenate(weights), max_cells)
+    return cells._replace(masked=canvas.masked_cells(attention.look))
 
 
 def _select_head(values: Floats, head: int | None) -> Floats:
