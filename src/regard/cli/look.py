@@ -57,6 +57,8 @@ DEFAULT_BEAMS = {"Translator": 5, "Completer": 1}
 PAGE_ENDINGS, PICTURE_ENDINGS, TRACE_ENDINGS = (".html", ".htm"), (".png", ".svg", ".pdf"), (".safetensors",)
 MAX_MAP_WORDS = 60
 """Rows and columns of a map in the terminal."""
+MAX_SHOWN_PIXELS = 800
+"""Height and width of an image in a picture."""
 MAX_WINDOW_CHARACTERS = 16_384
 """More characters than a window of a language model holds."""
 LARGE_MAP = 4000 ** 2
@@ -158,7 +160,8 @@ def look(
         if terminal or output == "-":
             _print_maps(traces)
         elif output is not None:
-            _write_traces(traces, output, file=None if _is_model(subject) else subject, view=view)
+            image = given if _is_model(subject) and traces[0].sides.get("image") is not None else None
+            _write_traces(traces, output, file=None if _is_model(subject) else subject, view=view, image=image)
         else:
             _serve_page(traces, what_if, port, browser)
     except ValueError as error:
@@ -335,6 +338,16 @@ def _trace_image_file(task: "Task", path: str, name: str) -> "Trace":
     return trace_image(task, image, title=title, name=_model_name(name))
 
 
+def _shown_pixels(path: str) -> Any:
+    """The pixels (C, H, W) of an image file in its own proportions and colours, at most MAX_SHOWN_PIXELS high and wide.
+    """
+    from regard.data.images import ImageShape, read_image_shape, read_pixels
+
+    height, width, channels = read_image_shape(path)
+    share = min(1.0, MAX_SHOWN_PIXELS / max(height, width))
+    return read_pixels(path, ImageShape(max(1, round(share * height)), max(1, round(share * width)), channels))
+
+
 def _reads_images(task: "Task") -> bool:
     from regard.models.vision import VisionConfig
 
@@ -368,12 +381,14 @@ def _model_name(folder: str) -> str:
     return Path(os.path.abspath(folder)).name
 
 
-def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, view: str | None) -> None:
+def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, view: str | None,
+                  image: str | None = None) -> None:
     """Write a page, a picture or a trace, by the ending of the name.
 
     Args:
         file: the trace file that is shown, if it is one.
         view: the kind of picture.
+        image: the image file that the model read, if it reads images.
     """
     from regard.storage.filesystem import write_file
 
@@ -392,9 +407,11 @@ def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, v
         traces[0].save(output)
     else:
         from regard.inspection.pictures.canvas import render_figure
-        from regard.inspection.pictures.maps import trace_picture
+        from regard.inspection.pictures.maps import trace_picture, trace_views
 
-        picture = render_figure(trace_picture(traces[0], view), ending.removeprefix("."))
+        shown = trace_views(traces[0])[0] if view is None else view
+        pixels = _shown_pixels(image) if image is not None and shown == "patches" else None
+        picture = render_figure(trace_picture(traces[0], shown, image=pixels), ending.removeprefix("."))
         write_file(Path(output), picture, overwrite=False)
 
 

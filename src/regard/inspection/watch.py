@@ -292,6 +292,13 @@ class AttentionRecords(ABC):
         """Write that trace to a .safetensors file."""
         self.trace(row, **options).save(path)
 
+    def _repr_html_(self) -> str | None:
+        """The page of the last records, for a notebook; None, so that it shows the `repr`, if there are none."""
+        try:
+            return self.trace()._repr_html_()
+        except NotRecordedError:
+            return None
+
     def __repr__(self) -> str:
         names = self.names()
         shown = ", ".join(names[:4]) + (f", … ({len(names)})" if len(names) > 4 else "")

@@ -6,7 +6,7 @@
     position_picture({"sinusoidal": vectors, "learned": table})                     vectors (positions, features)
     trace_picture(trace, "entropy")
     attention_picture(trace, "decoder.2.cross", head=3)
-    trace_html(trace)                                                               a small map for a notebook
+    trace_html(trace)                                                               the page in a frame, for a notebook
 
 The paper is 0, dark ink is more, masked cells are hatched, and a colour bar shows the scale. Of many words some are labelled, and the picture says how many; a map of
 more than 2,000 rows or columns shows means of blocks, and says so. A picture computes only what it needs of a trace: of
@@ -14,6 +14,7 @@ a long one means of blocks, never a whole matrix. The first alignment map of thi
 Bengio (2015). This file does not know models.
 """
 
+import base64
 import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,7 +70,9 @@ MAX_POSITIONS = 1000
 WEIGHTS_AT_ONCE = 4_000_000
 """The number of weights computed at once."""
 NOTEBOOK_LIMIT = 1 << 22
-"""The number of weights up to which a notebook shows a map."""
+"""The number of weights up to which a notebook shows small maps of an attention."""
+NOTEBOOK_BYTES, FRAME_HEIGHT = 4 << 20, 640
+"""Bytes of the numbers of a page in a notebook, and the height of its frame in pixels."""
 
 
 def alignment_picture(weights: Any, rows: Sequence[str], columns: Sequence[str], *, title: str = "",
@@ -383,15 +386,22 @@ def trace_svg(trace: "Trace") -> str:
     return svg.map_svg(cells, rows, columns, title=trace.title, notes=notes)
 
 
-def trace_html(trace: "Trace") -> str:
-    """The title and the selected map of a trace, for a notebook."""
-    from regard.inspection.trace import select_map
+def trace_html(*traces: "Trace", height: int = FRAME_HEIGHT) -> str:
+    """The page of one trace, or of two to compare, for a notebook: in a frame that may run its script and nothing else.
 
-    title = f"<p>{html.escape(labels.text_label(trace.title, 200) or 'trace')}</p>"
-    if not trace.attentions:
-        return f"{title}<p>no attention</p>"
-    attention = select_map(trace).attention
-    return title + (_too_long_html(attention) if attention.weight_count > NOTEBOOK_LIMIT else trace_svg(trace))
+    Args:
+        height: of the frame, in pixels; the reader can drag its lower edge.
+    """
+    from regard.inspection.page.document import page_html
+
+    if not all(trace.attentions for trace in traces):
+        return f"<p>{html.escape(labels.text_label(traces[0].title, 200) or 'trace')}</p><p>no attention</p>"
+    page = base64.b64encode(page_html(traces, size_limit=NOTEBOOK_BYTES).encode()).decode()
+    title = html.escape(labels.text_label(traces[0].title, 200) or "attention")
+    # An address of its own, and not `srcdoc`: the page keeps its state after the # of its address.
+    return (f'<iframe sandbox="allow-scripts" title="{title}" width="100%" height="{height}" loading="lazy" '
+            f'style="border:1px solid #8884;border-radius:6px;resize:vertical;overflow:auto" '
+            f'src="data:text/html;charset=utf-8;base64,{page}"></iframe>')
 
 
 def attention_html(attention: "TracedAttention") -> str:
