@@ -75,7 +75,8 @@ def test_scores_are_those_of_the_reference(kind, mask, data):
 
 def test_places_by_hand():
     tokens = AttentionTokens(list("abab."), list("abab."), [False] * 4 + [True])
-    found = {role: {(int(i), int(j)) for i, j in places.nonzero()} for role, places in role_places(tokens, "self").items()}
+    found = {role: {(int(i), int(j)) for i, j in places.nonzero()}
+             for role, places in role_places(tokens, "self").items()}
     assert found["previous"] == {(1, 0), (2, 1), (3, 2), (4, 3)}
     assert found["same"] == {(0, 2), (2, 0), (1, 3), (3, 1)}
     assert found["after_same"] == {(0, 3), (2, 1), (1, 4), (3, 2)}

@@ -5,7 +5,8 @@
     regard look trace.safetensors [OTHER]       saved traces
     regard look MODEL --heads DATA              what each head does, over many sentences
 
-`regard.tasks.traces` makes the traces, `regard.tasks.heads` measures the heads. An output file must be new. The address of a served page is printed on stdout.
+`regard.tasks.traces` makes the traces, `regard.tasks.heads` measures the heads. An output file must be new. The address
+of a served page is printed on stdout.
 """
 
 import os
@@ -576,7 +577,7 @@ def _draw_heads(found: "HeadReport", terminal: Terminal) -> None:
     from regard.checks import plural
     from regard.inspection.heads import ROLE_NAMES
 
-    skipped = f"; skipped {plural(found.skipped, 'sentence')} longer than the model's positions" if found.skipped else ""
+    skipped = f"; skipped {plural(found.skipped, 'sentence')} that are too long" if found.skipped else ""
     terminal.heading(f"Attention heads ({plural(found.sentences, 'sentence')} of {escape_unprintable(found.data)}, "
                      f"loss {found.loss:.4f} nats{skipped})")
     cells = [["attention", "head", "cost", "role", "weight", "even"]]
@@ -589,6 +590,6 @@ def _draw_heads(found: "HeadReport", terminal: Terminal) -> None:
     terminal.beside([["  ".join(cell.ljust(width) if place in left else cell.rjust(width)
                                 for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
                       for row in cells]])
-    terminal.text("cost: rise of the loss in nats when the output of the head is zero. weight: mean attention weight on "
-                  "the places of the role; even: the same for a head that attends to all tokens alike. A head without a "
-                  "role has less than half of its weight on any of them; --json prints all scores.")
+    terminal.text("cost: rise of the loss in nats when the output of the head is zero. weight: mean attention weight "
+                  "on the places of the role; even: the same for a head that attends to all tokens alike. --json prints "
+                  "the scores of all roles.")

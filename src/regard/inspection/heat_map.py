@@ -17,8 +17,9 @@
 Cells are as wide as the width allows; the words above them are written across, or downward, or truncated. Shades go
 from the smallest weight (at most 0) to the largest, and the last lines are the legend: nothing is normalised. Where
 that would leave a row blank, because another row has much larger weights, as the first row of a causal map does, every
-row has shades of its own, from 0 to its largest weight, and the legend says so. Widths are counted in terminal columns, and characters that are invisible, or that a terminal would interpret, are shown by
-their code point. This file knows numbers and words, not models, and needs no torch.
+row has shades of its own, from 0 to its largest weight, and the legend says so. Widths are counted in terminal columns,
+and characters that are invisible, or that a terminal would interpret, are shown by their code point. This file knows
+numbers and words, not models, and needs no torch.
 """
 
 import math

@@ -449,7 +449,8 @@ def _checked_example(number: int, example: Any, labels: Mapping[str, int]) -> tu
 def _labelled_batches(task: Labeller, sequences: Iterable[Any], sentences: int) -> _Batches:
     """Sequences of tokens with a label each; labels that the model does not have are not counted."""
     numbers = {name: number for number, name in enumerate(task.label_names())}
-    rows, skipped, limit, tokenizer = list[tuple[list[int], list[int]]](), 0, task.max_positions(), task.text_tokenizer()
+    rows, skipped = list[tuple[list[int], list[int]]](), 0
+    limit, tokenizer = task.max_positions(), task.text_tokenizer()
     for number, one in enumerate(islice(sequences, sentences)):
         if not isinstance(one, list | tuple) or len(one) != 2 or len(one[0]) != len(one[1]):
             raise checks.wrong(f"data[{number}]", "tokens and as many labels, (tokens, labels)", f"{one!r:.80}")

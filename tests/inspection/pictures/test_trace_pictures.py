@@ -267,3 +267,25 @@ def test_no_attention_and_one_token():
     assert "no attention" in Trace({"text": TraceSide(("a",))})._repr_html_()
     one = Trace({"text": TraceSide(("a",))}, (TracedAttention("x", "text", "text", WeightMatrix(torch.ones(1, 1, 1))),))
     assert "<svg" in one._repr_html_()
+
+
+def hatched(figure):
+    """The boxes that are hatched: left, top, right, bottom."""
+    return [tuple(np.round([*path.vertices.min(0), *path.vertices.max(0)], 6)) for axes in figure.axes
+            for one in axes.collections if one.get_hatch() for path in one.get_paths()]
+
+
+def test_masked_cells_are_hatched_and_zero_is_the_paper(tmp_path):
+    figure = attention_picture(pair(), "decoder.0.self")
+    assert hatched(figure) == [(row + 0.5, row - 0.5, 6.5, row + 0.5) for row in range(6)]
+    assert "hatched: masked" in head(figure)
+    assert hatched(attention_picture(pair(), "decoder.0.cross")) == []
+    assert len(hatched(trace_picture(pair(), "heads"))) == 4 * 6
+    paper = figure.get_facecolor()
+    assert figure.axes[0].images[0].get_cmap()(0.0) == pytest.approx(paper)
+    save(figure, tmp_path / "a.svg")
+    lone = Trace({"text": TARGET}, pair().attentions[:1] and (
+        TracedAttention("decoder.0.self", "text", "text", pair().attentions[0].look, 0, "self"),))
+    strokes = [element.attrib["d"] for element in ElementTree.fromstring(trace_svg(lone)).iter()
+               if element.tag.endswith("}path")]
+    assert [one.count("M") for one in strokes] == [21]

@@ -8,10 +8,10 @@
     attention_picture(trace, "decoder.2.cross", head=3)
     trace_html(trace)                                                               the page in a frame, for a notebook
 
-The paper is 0, dark ink is more, masked cells are hatched, and a colour bar shows the scale. Of many words some are labelled, and the picture says how many; a map of
-more than 2,000 rows or columns shows means of blocks, and says so. A picture computes only what it needs of a trace: of
-a long one means of blocks, never a whole matrix. The first alignment map of this kind is figure 3 of Bahdanau, Cho and
-Bengio (2015). This file does not know models.
+The paper is 0, dark ink is more, masked cells are hatched, and a colour bar shows the scale. Of many words some are
+labelled, and the picture says how many; a map of more than 2,000 rows or columns shows means of blocks, and says so. A
+picture computes only what it needs of a trace: of a long one means of blocks, never a whole matrix. The first alignment
+map of this kind is figure 3 of Bahdanau, Cho and Bengio (2015). This file does not know models.
 """
 
 import base64

@@ -5,9 +5,10 @@
     lines_svg([ChartLine("LSTM", steps, losses)], x_label="step", y_label="loss")
 
 0 is the paper around the map and more is more ink: the colour of the text around it, dark on a light page and light on
-a dark one. Orange is negative, masked cells are hatched. Lines differ in colour, dashes and markers, and can be distinguished without
-colours. Text and axes take the colour of the text around them and are legible on black and on white. Words are escaped,
-and there is no script, link or `id`, so that many can stand on one page. This file knows numbers and words, not models.
+a dark one. Orange is negative, masked cells are hatched. Lines differ in colour, dashes and markers, and can be
+distinguished without colours. Text and axes take the colour of the text around them and are legible on black and on
+white. Words are escaped, and there is no script, link or `id`, so that many can stand on one page. This file knows
+numbers and words, not models.
 """
 
 import html
@@ -157,7 +158,8 @@ def _with_scale(parts: list[str], width: float, height: float, scale: ColourScal
     low, high = canvas.format_number(scale.low), canvas.format_number(scale.high)
     left = LETTER_WIDTH * len(low) + 4
     parts = [*parts, svg_text(0, top + 10, low),
-             f'<rect x="{left:.1f}" y="{top:.1f}" width="{len(shares) * step}" height="12" fill="none" stroke="{FRAME}"/>']
+             f'<rect x="{left:.1f}" y="{top:.1f}" width="{len(shares) * step}" height="12" fill="none" '
+             f'stroke="{FRAME}"/>']
     for place, share in enumerate(shares):
         colour = ORANGE if share < 0 else CELL_INK
         parts.append(f'<rect x="{left + place * step:.1f}" y="{top:.1f}" width="{step}" height="12" fill="{colour}" '
