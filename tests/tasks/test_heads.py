@@ -113,7 +113,7 @@ def test_a_recurrent_decoder_has_one_head():
     maps = [trace.attentions[0].look.weights()[0] for trace in traces]
     want, _, _ = statistics.role_score("in_order", maps, [torch.ones_like(one) for one in maps],
                                        [trace.sides["target"].tokens for trace in traces],
-                                       [trace.sides["source"].tokens for trace in traces], [], [])
+                                       [trace.sides["source"].tokens for trace in traces], [[]] * 4, [set()] * 4)
     assert one.roles["in_order"] == pytest.approx(want, abs=1e-5)
 
 

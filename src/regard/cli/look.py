@@ -591,5 +591,5 @@ def _draw_heads(found: "HeadReport", terminal: Terminal) -> None:
                                 for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
                       for row in cells]])
     terminal.text("cost: rise of the loss in nats when the output of the head is zero. weight: mean attention weight "
-                  "on the places of the role; even: the same for a head that attends to all tokens alike. --json prints "
-                  "the scores of all roles.")
+                  "on the places of the role; even: the same for a head that attends to all tokens alike. --json "
+                  "prints the scores of all roles.")

@@ -169,7 +169,8 @@ def visible_keys(look: Look) -> Tensor:
     if look.mask is None:
         return torch.ones(B, n, N, dtype=torch.bool, device=look.query.device)
     allowed = as_mask(look.mask).matrix(n, N, leading=2, device=look.query.device)
-    return allowed.expand(B, *allowed.shape[1:]).any(dim=1)
+    heads = allowed[(None,) * (4 - allowed.dim())]
+    return heads.expand(B, *heads.shape[1:]).any(dim=1)
 
 
 @dataclass
