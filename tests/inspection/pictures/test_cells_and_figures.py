@@ -169,7 +169,7 @@ def test_matplotlib_is_left_as_it_was():
         before = dict(matplotlib.rcParams)
         figure = small("A title")
         assert dict(matplotlib.rcParams) == before
-    assert figure.axes[0].get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+    assert figure.axes[0].get_facecolor() == matplotlib.colors.to_rgba(canvas.PAPER)
     assert not figure.texts[0].get_usetex()
 
 
