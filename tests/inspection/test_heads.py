@@ -19,6 +19,7 @@ from regard.inspection.heads import (
     batch_places,
     main_role,
     role_places,
+    strongest_role,
     visible_keys,
     zeroed_head,
 )
@@ -105,6 +106,9 @@ def test_a_role_needs_half_of_the_weight_and_twice_that_of_even_weights():
     assert main_role({"first": 0.9, "previous": 0.95}, {"first": 0.1, "previous": 0.5}) == "first"
     assert main_role({"first": 0.49}, {"first": 0.1}) is None
     assert main_role({}, {}) is None
+    scores, even = {"in_order": 0.64, "gold": 0.6}, {"in_order": 0.24, "gold": 0.09}  # in_order has three places
+    assert main_role(scores, even) == strongest_role(scores, even) == "gold"
+    assert strongest_role({"first": 0.2, "next": 0.1}, {"first": 0.1, "next": 0.1}) == "first"
 
 
 @pytest.mark.parametrize("gate", [False, True])

@@ -212,9 +212,17 @@ class RoleScores:
 
 
 def main_role(scores: Mapping[str, float], even: Mapping[str, float]) -> str | None:
-    """The role with the largest score, of those that the head has (MIN_SHARE, MIN_LIFT); None if it has none."""
-    held = [role for role, score in scores.items() if score >= MIN_SHARE and score >= MIN_LIFT * even[role]]
-    return max(held, key=lambda role: scores[role], default=None)
+    """The strongest role of those that the head has (MIN_SHARE, MIN_LIFT); None if it has none."""
+    held = {role: score for role, score in scores.items() if score >= MIN_SHARE and score >= MIN_LIFT * even[role]}
+    return strongest_role(held, even)
+
+
+def strongest_role(scores: Mapping[str, float], even: Mapping[str, float]) -> str | None:
+    """The role whose score s exceeds that of even weights e by most, (s - e) / (1 - e); None without scores.
+
+    A role with many places has a high score by chance, so that scores alone cannot be compared.
+    """
+    return max(scores, key=lambda role: (scores[role] - even[role]) / max(1e-9, 1 - even[role]), default=None)
 
 
 @contextmanager

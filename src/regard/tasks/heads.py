@@ -91,7 +91,7 @@ class HeadScores:
     roles: Mapping[str, float]
     """By role the mean attention weight on its places; only the roles that the data has places for."""
     role: str | None
-    """The role that the head has: at least half of its weight is there, and twice that of even weights."""
+    """The role that the head has: at least half of its weight is there, and twice that of even weights; or None."""
 
     def __repr__(self) -> str:
         role = "" if self.role is None else f", {self.role} {self.roles[self.role]:.2f}"

@@ -58,7 +58,7 @@ HEADS_PER_ROW, MAX_SHEET_ROWS = 16, 60
 HEAD_GAP, LAYER_GAP = 0.12, 0.35
 """The gap between two heads, and between two layers of several rows, in squares."""
 HEAD_CENTRE = (1 - HEAD_GAP) / 2
-WHITE_TEXT_SHARE = 0.59
+WHITE_TEXT_SHARE = 0.53
 """The share of the largest value above which white text is more legible than black text."""
 CONFUSION_INCHES = 0.36
 """The side of a cell with a number in it."""
