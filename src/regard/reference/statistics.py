@@ -1,4 +1,4 @@
-"""Statistics of attention weights, the roles of heads, and statistics of word alignments.
+"""Statistics of attention weights and of word alignments.
 
 Weights are one matrix (Nq, Nk). A link is a pair (word of the source, word of the target). This module does not
 know where weights and links come from.
