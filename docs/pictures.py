@@ -2,6 +2,8 @@
 
     python docs/pictures.py MODEL [OTHER] [-o docs/pictures]
 
+It also saves the trace of the live pages (live.py), beside the folder of the pictures: docs/traces/cat.safetensors.
+
 MODEL and OTHER are translators from English to French that were trained on the phrasebook (`regard demo -o MODEL`;
 `regard train` with another recipe makes OTHER). It needs playwright and Chromium. The same model gives the same
 pictures, as far as the fonts of the machine are the same.
@@ -45,6 +47,9 @@ def main() -> int:
     names = [given.model, *([] if given.other is None else [given.other])]
     tasks = [regard.load(name) for name in names]
     traces = [trace_translation(task, TEXT, name=name.name) for task, name in zip(tasks, names, strict=True)]
+    kept = given.output.resolve().parent / "traces"
+    kept.mkdir(exist_ok=True)
+    traces[0].save(kept / "cat.safetensors")
     long = long_trace(tasks[0], given.model.name)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -62,6 +62,19 @@ def test_every_picture_is_shown_and_has_words(texts):
     assert sum((DOCS / path).stat().st_size for path in pictures) < LARGEST
 
 
+def test_live_pages_are_made_from_their_traces(texts):
+    """Every frame shows a page that live.py makes, in a view that it has, and says what it is."""
+    made = script("live").pages()
+    shown = [(name, found) for name, text in texts.items() for found in
+             re.findall(r'<iframe class="live" src="([^"#]+)[^"]*"\s+title="[^"]+" loading="lazy"></iframe>', text)]
+    assert len(shown) == sum(text.count("<iframe") for text in texts.values()) > 0
+    for name, source in shown:
+        place = ((DOCS / name).parent / source).resolve()
+        assert (place.parent, place.suffix) == (DOCS / "live", ".html")
+        assert place.stem in made
+    assert all(len(page) < 300_000 for page in made.values())
+
+
 LECTURE = ["Question", "Idea", "Equations", "Symbols and names", "Code", "Picture", "Measured", "Exercises",
            "Further reading"]
 
@@ -85,7 +98,7 @@ def test_every_lecture_has_all_its_parts(texts):
         assert "```text" not in texts[name], f"{name}: an equation that is not typeset"
         assert "| symbol |" in parts["Symbols and names"], name
         assert {block.included for block in blocks(parts["Code"])} == {True, False}, name
-        assert "![" in parts["Picture"], name
+        assert re.search(r'!\[|<iframe class="live"', parts["Picture"]), name
         assert re.search(r"`(?:python benchmarks|regard )|RESULTS", parts["Measured"]), f"{name}: no command"
         exercises = re.split(r"^\d\. ", parts["Exercises"].strip(), flags=re.MULTILINE)[1:]
         assert len(exercises) in (2, 3), name
