@@ -159,10 +159,11 @@ def test_the_site_needs_no_network():
 
 
 def test_make_builds_the_site_from_fresh_pages():
-    """Only what make would run: code and reference first, then the builder, which stops at a warning."""
+    """Only what make would run: code, reference and live pages first, then the builder, which stops at a warning."""
     plan = subprocess.run(["make", "-n", "-B", "docs"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert plan.returncode == 0, plan.stderr
-    places = [plan.stdout.index(part) for part in ("docs/included.py", "docs/reference.py", "zensical build")]
+    steps = ("docs/included.py", "docs/reference.py", "docs/live.py", "zensical build")
+    places = [plan.stdout.index(step) for step in steps]
     assert places == sorted(places)
     assert "--strict" in plan.stdout
 
@@ -177,10 +178,11 @@ def site(tmp_path_factory):
         pytest.skip("zensical, of the extra `docs`, is not installed")
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(ROOT / "mkdocs.yml", folder)
-    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("reference", "__pycache__"))
-    (folder / "docs" / "reference").mkdir()
-    for name, text in script("reference").pages().items():
-        (folder / "docs" / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("reference", "live", "__pycache__"))
+    for made, suffix in (("reference", "md"), ("live", "html")):
+        (folder / "docs" / made).mkdir()
+        for name, text in script(made).pages().items():
+            (folder / "docs" / made / f"{name}.{suffix}").write_text(text, encoding="utf-8")
     done = subprocess.run([zensical, "build", "--strict"], cwd=folder, capture_output=True, text=True, timeout=120,
                           env={**os.environ, "PYTHONPATH": str(folder / "docs")})
     assert done.returncode == 0, done.stdout + done.stderr

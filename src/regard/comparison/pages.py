@@ -20,9 +20,8 @@ MAX_TEXT = 2000
 """A longer text is truncated to this many characters."""
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
-:root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--faint:#595959;--line:#d5d5d5;--tint:#f4f4f2;--link:#0b5394}
-@media (prefers-color-scheme:dark){:root{--ink:#e8e8e6;--paper:#16181b;--faint:#a9adb3;--line:#3a3e44;--tint:#1f2226;
---link:#8ab8ff}}
+:root{color-scheme:light dark;--ink:#1f1d1a;--paper:#fbfaf7;--faint:#5f5a52;--line:#e2ded5;--link:#0b625d}
+@media (prefers-color-scheme:dark){:root{--ink:#e9e6df;--paper:#15171b;--faint:#a9a59b;--line:#333740;--link:#76cfc4}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:68rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}

@@ -3,7 +3,7 @@
     report = translator.heads(pairs)       (source, target), or pairs of the phrasebook, which have gold links
     report = completer.heads(texts)        fillers take texts too
     report = classifier.heads(examples)    (text, label); a labeller takes (tokens, labels)
-    report.heads[0]                        HeadScores(decoder.1.cross, head 2, cost 0.51, in_order 0.83)
+    report.heads[0]                        HeadScores(decoder.1.cross, head 1, cost 0.2, gold 0.59)
     report.save("model")                   heads.json in the model folder; read_heads("model") reads it
 
 The cost of a head is the rise of the loss in nats when its output is set to zero before the output projection, with
