@@ -181,6 +181,10 @@ def test_a_picture(traces, tmp_path, ending):
     (["{translator}", "--heads", "nowhere.tsv"], ["nowhere.tsv"]),
     (["{translator}", "--json", TEXT], ["--json", "--heads"]),
     (["{one}", "--heads", "{pairs}"], ["--heads", "model folder"]),
+    (["{filler}", "--heads", "{empty_file}"], ["empty.tsv"]),
+    (["{completer}", "--heads", "{empty_file}"], ["empty.tsv"]),
+    (["{tagger}", "--heads", "{empty_file}"], ["empty.tsv"]),
+    (["{classifier}", "--heads", "{empty_file}"], ["empty.tsv"]),
     (["{filler}", "--heads", "{pairs}", "--to", "fr"], ["--to", "a translator"]),
     (["{empty}"], ["no attention"]),
     (["{empty}", "-o", "a.html"], ["no attention"]),
@@ -189,17 +193,18 @@ def test_what_is_wrong_is_one_message(folders, traces, tmp_path, monkeypatch, ar
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.html").write_text("mine")
     (tmp_path / "damaged.safetensors").write_bytes(b"x" * 100)
-    known = {name: folders / name for name in ("translator", "completer", "filler", "seer", "plain")}
+    known = {path.name: path for path in folders.iterdir()}
     known |= {name: traces / f"{name}.safetensors" for name in ("one", "two", "empty")}
     (tmp_path / "pairs.tsv").write_text("the dog\tle chien\n")
-    known |= {"here": "here.html", "damaged": "damaged.safetensors", "pairs": "pairs.tsv"}
+    (tmp_path / "empty.tsv").write_text("")
+    known |= {"here": "here.html", "damaged": "damaged.safetensors", "pairs": "pairs.tsv", "empty_file": "empty.tsv"}
     code, out, said = call("look", *(part.format(**known) for part in arguments))
     assert (code, out) == (2, "")
     assert said.startswith("Error: ")
     for part in parts:
         assert part in said
     assert (tmp_path / "here.html").read_text() == "mine"
-    assert sorted(os.listdir(tmp_path)) == ["damaged.safetensors", "here.html", "pairs.tsv"]
+    assert sorted(os.listdir(tmp_path)) == ["damaged.safetensors", "empty.tsv", "here.html", "pairs.tsv"]
 
 
 def test_standard_input(folders, tmp_path):

@@ -70,7 +70,6 @@ LARGE_MAP = 4000 ** 2
     regard look model "The black cat sleeps."              # in the browser
     regard look model "The black cat sleeps." -o cat.png   # or .html, .svg, .pdf
     regard look model "The black cat sleeps." --with other-model
-    regard look trace.safetensors                          # saved from Python
     regard look model tracks.csv                           # agents from above
     regard look model --heads test.tsv                     # what each head does
 """)
@@ -479,6 +478,8 @@ def _look_at_heads(folder: str, files: Sequence[str], sentences: int | None, to:
              f"{TASK_NOUNS[type(task).__name__]}.")
     count = sentences or DEFAULT_SENTENCES
     task, data = _read_examples(task, files, count, to)
+    if not any(len(one) for one in data):
+        fail(f"{escape_unprintable(', '.join(files))}: There is nothing to read in this data.")
     meter = ProgressMeter(sys.stderr)
 
     def progress(done: int, total: int) -> None:
