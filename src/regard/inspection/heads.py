@@ -191,12 +191,12 @@ class RoleScores:
             places: (B, n, N) for each role; none in padding.
             visible: (B, n, N), the keys that each query may attend to.
         """
-        seen = visible.sum(dim=-1)
+        seen, wide = visible.sum(dim=-1), weights.double()
         for role, given in places.items():
             there = given.to(visible.device) & visible
             counts = there.any(dim=-1) & (seen >= 2)
             chosen = there & counts.unsqueeze(-1)
-            added = torch.einsum("bhnm,bnm->h", weights.double(), chosen.double()).cpu()
+            added = torch.einsum("bhnm,bnm->h", wide, chosen.double()).cpu()
             even = (there.sum(dim=-1).double() / seen.clamp(min=1))[counts].sum()
             self.sums[role] = self.sums[role] + added if role in self.sums else added
             self.even_sums[role] = self.even_sums.get(role, 0.0) + float(even)
@@ -227,7 +227,10 @@ def strongest_role(scores: Mapping[str, float], even: Mapping[str, float]) -> st
 
 @contextmanager
 def zeroed_head(layer: AttentionLayer, head: int) -> Iterator[None]:
-    """Set the output of one head to zero before the output projection, inside the `with` block."""
+    """Set the output of one head to zero before the output projection, inside the `with` block.
+
+    It changes the layer itself: no other thread may use the model meanwhile.
+    """
     if not 0 <= head < head_count(layer):
         raise checks.wrong("head", f"from 0 to {head_count(layer) - 1}, one of the heads of the layer", head)
     merge = layer.merge
