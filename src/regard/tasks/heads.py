@@ -55,7 +55,6 @@ from regard.tasks.alignment import WordLinks
 from regard.tasks.classifier import Classifier
 from regard.tasks.completer import Completer
 from regard.tasks.evaluation import (
-    DEFAULT_WINDOW,
     TokenLoss,
     label_tensor,
     masked_batches,
@@ -71,6 +70,8 @@ from regard.tokens import IGNORED_LABEL
 HEADS_FILE, HEADS_FORMAT = "heads.json", "regard heads 1"
 DEFAULT_SENTENCES = 200
 """The number of sentences that are read."""
+MAX_WINDOW = 128
+"""Tokens of a window of a language model, about a paragraph: longer ones would take long on a CPU."""
 IMAGE_BATCH_SIZE = 64
 MAX_FILE_BYTES = 1 << 26
 
@@ -399,8 +400,7 @@ def _tokens_of_words(spans: Sequence[Span], words: Sequence[tuple[int, int]]) ->
 def _window_batches(task: Completer, texts: Iterable[str], sentences: int) -> _Batches:
     """Consecutive windows of the texts; every token but the first of a text is predicted."""
     tokenizer = task.text_tokenizer()
-    length = task.record.get("training", {}).get("windows", {}).get("length", DEFAULT_WINDOW)
-    length = min(length, max_positions(task.model.decoder) or length)
+    length = min(MAX_WINDOW, max_positions(task.model.decoder) or MAX_WINDOW)
 
     def windows() -> Iterator[list[int]]:
         for number, text in enumerate(texts):
