@@ -50,11 +50,11 @@ def drawings():
 
 @pytest.mark.parametrize("name", ["translation", "copied", "alignment", "words", "look", "trace", "hostile"])
 def test_a_drawing_has_no_script_no_link_and_no_id(name):
-    """Only the page has a script, in a frame of its own that may do nothing else."""
+    """Only the page has a script, in a frame of its own, which may save files and nothing else."""
     shown = drawings()[name]._repr_html_()
     for tag, attributes in Elements(shown).found:
         if tag == "iframe":
-            assert attributes.pop("sandbox") == "allow-scripts"
+            assert attributes.pop("sandbox") == "allow-scripts allow-downloads"
             assert attributes.pop("src").startswith("data:text/html;charset=utf-8;base64,")
         assert tag not in ("script", "link", "object", "img", "a"), tag
         assert not [key for key in attributes if key.startswith("on") or key in ("id", "src", "srcdoc")], attributes

@@ -268,7 +268,7 @@ def test_no_attention_and_one_token():
     assert "no attention" in Trace({"text": TraceSide(("a",))})._repr_html_()
     one = Trace({"text": TraceSide(("a",))}, (TracedAttention("x", "text", "text", WeightMatrix(torch.ones(1, 1, 1))),))
     assert "<svg" in trace_svg(one)
-    assert one._repr_html_().startswith('<iframe sandbox="allow-scripts"')
+    assert one._repr_html_().startswith('<iframe sandbox="allow-scripts allow-downloads"')
 
 
 def hatched(figure):

@@ -387,7 +387,7 @@ def trace_svg(trace: "Trace") -> str:
 
 
 def trace_html(*traces: "Trace", height: int = FRAME_HEIGHT) -> str:
-    """The page of one trace, or of two to compare, for a notebook: in a frame that may run its script and nothing else.
+    """The page of one trace, or of two to compare, for a notebook: in a frame that may run its script and save files.
 
     Args:
         height: of the frame, in pixels; the reader can drag its lower edge.
@@ -399,7 +399,7 @@ def trace_html(*traces: "Trace", height: int = FRAME_HEIGHT) -> str:
     page = base64.b64encode(page_html(traces, size_limit=NOTEBOOK_BYTES).encode()).decode()
     title = html.escape(labels.text_label(traces[0].title, 200) or "attention")
     # An address of its own, and not `srcdoc`: the page keeps its state after the # of its address.
-    return (f'<iframe sandbox="allow-scripts" title="{title}" width="100%" height="{height}" loading="lazy" '
+    return (f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="{height}" loading="lazy" '
             f'style="border:1px solid #8884;border-radius:6px;resize:vertical;overflow:auto" '
             f'src="data:text/html;charset=utf-8;base64,{page}"></iframe>')
 
