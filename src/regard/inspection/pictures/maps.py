@@ -399,8 +399,8 @@ def trace_html(*traces: "Trace", height: int = FRAME_HEIGHT) -> str:
     page = base64.b64encode(page_html(traces, size_limit=NOTEBOOK_BYTES).encode()).decode()
     title = html.escape(labels.text_label(traces[0].title, 200) or "attention")
     # An address of its own, and not `srcdoc`: the page keeps its state after the # of its address.
-    return (f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="{height}" loading="lazy" '
-            f'style="border:1px solid #8884;border-radius:6px;resize:vertical;overflow:auto" '
+    return (f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="{height}" '
+            f'loading="lazy" style="border:1px solid #8884;border-radius:6px;resize:vertical;overflow:auto" '
             f'src="data:text/html;charset=utf-8;base64,{page}"></iframe>')
 
 
