@@ -159,6 +159,28 @@ def test_gold_links_join_the_tokens_of_linked_words():
     assert "gold" not in task.heads([(pair.source, pair.target)]).heads[-1].roles
 
 
+def test_a_control_token_before_the_source_moves_the_links_and_is_a_separator():
+    task = texting.translator(pair=texting.several).into("fr")
+    [pair] = [*phrasebook.pairs(1, seed=3)]
+    trace = trace_forced(task, pair.source, pair.target)
+    source = trace.sides["source"].tokens
+    assert source[0] == "<2fr>"
+    both = task.pair_tokenizer()
+    columns = [(start, end) for start, end in both.source.spans(pair.source)]
+    links = {(row, 1 + column) for one, other in pair.alignment
+             for row, span in enumerate(both.target.spans(pair.target)) for column, (start, end) in enumerate(columns)
+             if set(range(*span)) & set(range(*pair.target_offsets[other]))
+             and set(range(start, end)) & set(range(*pair.source_offsets[one]))}
+    flags = [number == 0 or token == "</s>" or not any(map(str.isalnum, token)) for number, token in enumerate(source)]
+    for one in task.heads([pair]).heads:
+        if one.kind == "cross":
+            [weights] = [each.look.weights()[one.head] for each in trace.attentions if each.name == one.attention]
+            for role in ("gold", "separators"):
+                want, _, _ = statistics.role_score(role, [weights], [torch.ones_like(weights)],
+                                                   [trace.sides["target"].tokens], [source], [flags], [links])
+                assert one.roles[role] == pytest.approx(want, abs=1e-5)
+
+
 def test_images_have_heads():
     task = texting.seer()
     images = torch.randint(0, 255, (6, 1, 8, 8), dtype=torch.uint8)
