@@ -322,35 +322,38 @@ class _PairRow(NamedTuple):
 
 
 def _pair_batches(task: Translator, pairs: Iterable[Any], sentences: int) -> _Batches:
-    both, start, end = task.pair_tokenizer(), task.start_id(), task.end_ids()[0]
+    both = task.pair_tokenizer()
     some = [_checked_pair(number, pair) for number, pair in enumerate(islice(pairs, sentences))]
-    limits = max_positions(task.model.encoder), max_positions(task.model.decoder)
-    rows, skipped = list[_PairRow](), 0
-    sources, targets = both.encode_sources([pair.source for pair in some]), both.encode_targets(
-        [pair.target for pair in some])
-    for pair, source, target in zip(some, sources, targets, strict=True):
-        if any(limit is not None and count > limit for count, limit in zip((len(source), len(target) + 1), limits,
-                                                                          strict=True)):
-            skipped += 1
-            continue
-        rows.append(_PairRow(source, target, _token_links(both.source, both.target, len(both.controls), pair)))
-
-    def batch(numbers: list[int]) -> _HeadBatch:
-        given = [rows[number] for number in numbers]
-        source, target = task.tokens([row.source for row in given]), task.tokens([[start, *row.target]
-                                                                                   for row in given])
-        labels, model = label_tensor(task, [[*row.target, end] for row in given]), task.model
-        sides = [(_side(both.source, row.source), _side(both.target, [start, *row.target]),
-                  both.target.pieces([*row.target, end])) for row in given]
-        tokens = {"encoder.self": [_self_tokens(source) for source, _, _ in sides],
-                  "decoder.self": [_self_tokens(read) for _, read, _ in sides],
-                  "decoder.cross": [AttentionTokens(written, *source, row.links)
-                                    for (source, _, written), row in zip(sides, given, strict=True)]}
-        return _HeadBatch(tokens, lambda memory: token_loss(task, model.decode_features(target, memory),  # type: ignore[operator]
-                                                            labels), lambda: model.encode(source))  # type: ignore[operator]
-
+    sources = both.encode_sources([pair.source for pair in some])
+    targets = both.encode_targets([pair.target for pair in some])
+    rows = [_PairRow(source, target, _token_links(both.source, both.target, len(both.controls), pair))
+            for pair, source, target in zip(some, sources, targets, strict=True)
+            if _fits(len(source), task.model.encoder) and _fits(len(target) + 1, task.model.decoder)]
     lengths = [max(len(row.source), len(row.target) + 1) for row in rows]
-    return _Batches([batch(numbers) for numbers in length_batches(lengths)], len(rows), skipped)
+    batches = [_pair_batch(task, [rows[number] for number in numbers]) for numbers in length_batches(lengths)]
+    return _Batches(batches, len(rows), len(some) - len(rows))
+
+
+def _fits(count: int, part: object) -> bool:
+    limit = max_positions(part)
+    return limit is None or count <= limit
+
+
+def _pair_batch(task: Translator, rows: Sequence[_PairRow]) -> _HeadBatch:
+    """A batch of pairs. The decoder reads the start and the target, and predicts the target and the end."""
+    both, start, end, model = task.pair_tokenizer(), task.start_id(), task.end_ids()[0], task.model
+    source, target = task.tokens([row.source for row in rows]), task.tokens([[start, *row.target] for row in rows])
+    labels = label_tensor(task, [[*row.target, end] for row in rows])
+    sources, read = ([_side(both.source, row.source) for row in rows],
+                     [_side(both.target, [start, *row.target]) for row in rows])
+    crossed = [AttentionTokens(both.target.pieces([*row.target, end]), side.pieces, side.separators, row.links)
+               for row, side in zip(rows, sources, strict=True)]
+
+    def loss(memory: Any) -> TokenLoss:
+        return token_loss(task, model.decode_features(target, memory), labels)  # type: ignore[operator]
+
+    return _HeadBatch({"encoder.self": [*map(_self_tokens, sources)], "decoder.self": [*map(_self_tokens, read)],
+                       "decoder.cross": crossed}, loss, lambda: model.encode(source))  # type: ignore[operator]
 
 
 class _GoldPair(NamedTuple):
