@@ -17,7 +17,7 @@ from regard.data.tokenizer.interface import find_units
 from regard.inspection.recorder import find_attention_modules
 from regard.reference import statistics
 from regard.tasks.evaluation import evaluate_classifier, evaluate_labeller, masked_loss, stream_loss, translation_loss
-from regard.tasks.heads import HeadReport, measure_heads, read_heads
+from regard.tasks.heads import HeadReport, measure_heads, ratio_of_sums, read_heads
 from regard.tasks.load import make_task
 from regard.tasks.traces import trace_forced, trace_input
 
@@ -86,6 +86,23 @@ def test_the_cost_is_that_of_a_model_without_the_head(name):
         want = loss(without(task, one.attention, one.head), data) - found.loss
         assert one.cost == pytest.approx(want, abs=2e-5 * max(1.0, found.loss))
     assert any(abs(one.cost) > 1e-4 for one in found.heads)
+
+
+def test_the_error_of_a_cost_is_that_of_its_sentences():
+    """Against the spread of the cost over draws of the sentences, with replacement (bootstrap)."""
+    values, counts = torch.randn(40, dtype=torch.float64) + 1.0, torch.randint(3, 30, (40,)).double()
+    ratio, error = ratio_of_sums(values * counts, counts)
+    assert ratio == pytest.approx(float((values * counts).sum() / counts.sum()))
+    drawn = torch.randint(0, 40, (4000, 40))
+    ratios = (values * counts)[drawn].sum(-1) / counts[drawn].sum(-1)
+    assert error == pytest.approx(float(ratios.std()), rel=0.1)
+    assert ratio_of_sums(torch.tensor([3.0]), torch.tensor([2.0])) == (1.5, 0.0)
+    task = texting.translator()
+    alone = [task.heads([pair]) for pair in PAIRS]
+    for number, one in enumerate(task.heads(PAIRS).heads):
+        rises = torch.tensor([each.heads[number].cost * each.labels for each in alone], dtype=torch.float64)
+        want = ratio_of_sums(rises, torch.tensor([each.labels for each in alone], dtype=torch.float64))
+        assert (one.cost, one.cost_error) == pytest.approx(want, abs=1e-5)
 
 
 def test_roles_of_a_translator_are_those_of_its_traces():

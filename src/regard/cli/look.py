@@ -581,19 +581,19 @@ def _draw_heads(found: "HeadReport", terminal: Terminal) -> None:
     skipped = f"; skipped {plural(found.skipped, 'sentence')} that are too long" if found.skipped else ""
     terminal.heading(f"Attention heads ({plural(found.sentences, 'sentence')} of {escape_unprintable(found.data)}, "
                      f"loss {found.loss:.4f} nats{skipped})")
-    cells = [["attention", "head", "cost", "role", "weight", "even"]]
+    cells = [["attention", "head", "cost", "+-", "role", "weight", "even"]]
     for one in found.ranked():
         role = one.role or strongest_role(one.roles, found.even[one.attention])
         shown = ["", "", ""] if role is None else [
             ROLE_NAMES[role] if one.role else f"({ROLE_NAMES[role]})", f"{one.roles[role]:.2f}",
             f"{found.even[one.attention][role]:.2f}"]
-        cells.append([one.attention, str(one.head), f"{one.cost:+.4f}", *shown])
+        cells.append([one.attention, str(one.head), f"{one.cost:+.4f}", f"{one.cost_error:.4f}", *shown])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    left = (0, 3)
+    left = (0, 4)
     terminal.beside([["  ".join(cell.ljust(width) if place in left else cell.rjust(width)
                                 for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
                       for row in cells]])
-    terminal.text("cost: rise of the loss in nats when the output of the head is zero. weight: mean attention weight "
-                  "on the places of the role; even: the same for a head that attends to all tokens alike. In brackets: "
-                  "the strongest role of a head that has less than half of its weight there, or less than twice even. "
-                  "--json prints the scores of all roles.")
+    terminal.text("cost: rise of the loss in nats when the output of the head is zero; +-: its standard error over the "
+                  "sentences. weight: mean attention weight on the places of the role; even: the same for a head that "
+                  "attends to all tokens alike. In brackets: the strongest role of a head that has less than half of "
+                  "its weight there, or less than twice even. --json prints the scores of all roles.")

@@ -411,12 +411,21 @@ def token_loss(task: Task, features: Tensor, labels: Tensor) -> TokenLoss:
     return TokenLoss(nll, int(counted.sum()))
 
 
-def _loss_chunks(task: Task, features: Tensor, labels: Tensor) -> Iterator[Tensor]:
+def row_losses(task: Task, features: Tensor, labels: Tensor) -> Tensor:
+    """The sum of -log p of the labels of each row of a batch, (B,), in double precision; ignored labels count 0."""
+    counted = labels != IGNORED_LABEL
+    losses = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
+    parts = [*_loss_chunks(task, features[counted], labels[counted], "none")]
+    losses[counted] = torch.cat(parts).double() if parts else losses[counted]
+    return losses.reshape(len(labels), -1).sum(dim=-1)
+
+
+def _loss_chunks(task: Task, features: Tensor, labels: Tensor, reduction: str = "sum") -> Iterator[Tensor]:
     output = task.model.output
     assert isinstance(output, torch.nn.Linear)
     count = max(1, MAX_LOGITS // output.out_features)
     for some, expected in zip(features.split(count), labels.split(count), strict=True):
-        yield F.cross_entropy(output(some).float(), expected, reduction="sum")
+        yield F.cross_entropy(output(some).float(), expected, reduction=reduction)
 
 
 def total_loss(parts: Iterable[TokenLoss]) -> TokenLoss:

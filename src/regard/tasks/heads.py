@@ -7,9 +7,10 @@
     report.save("model")                   heads.json in the model folder; read_heads("model") reads it
 
 The cost of a head is the rise of the loss in nats when its output is set to zero before the output projection, with
-everything else unchanged. It is exact for these sentences, and says nothing about two heads that replace each other:
-each may cost nothing alone. The roles are defined in `regard.inspection.heads`. Layers without attention, and mixers
-whose maps are no attention weights (LSTMN, RWKV), are not listed.
+everything else unchanged. It is exact for these sentences; its standard error says how much it depends on which
+sentences they are. It says nothing about two heads that replace each other: each may cost nothing alone. The roles are
+defined in `regard.inspection.heads`. Layers without attention, and mixers whose maps are no attention weights (LSTMN,
+RWKV), are not listed.
 
 The sequences of a batch are read once for the roles, and once more for each head; what does not depend on the head, the
 encoded source of a decoder head, is computed once. docs/trace.md describes heads.json.
@@ -54,13 +55,7 @@ from regard.storage.filesystem import write_file
 from regard.tasks.alignment import WordLinks
 from regard.tasks.classifier import Classifier
 from regard.tasks.completer import Completer
-from regard.tasks.evaluation import (
-    TokenLoss,
-    label_tensor,
-    masked_batches,
-    token_loss,
-    total_loss,
-)
+from regard.tasks.evaluation import label_tensor, masked_batches, row_losses
 from regard.tasks.filler import Filler
 from regard.tasks.labeller import Labeller
 from regard.tasks.task import WEIGHTS_FILE, Task, length_batches, max_positions
@@ -88,7 +83,9 @@ class HeadScores:
     head: int
     """Its number in the layer, from 0."""
     cost: float
-    """The rise of the loss without this head, in nats."""
+    """The rise of the loss without this head, in nats per label."""
+    cost_error: float
+    """The standard error of the cost, over the sentences; 0 for a single one."""
     roles: Mapping[str, float]
     """By role the mean attention weight on its places; only the roles that the data has places for."""
     role: str | None
@@ -125,7 +122,8 @@ class HeadReport:
 
     def _repr_html_(self) -> str:
         """The heads as a table, the most costly first, for a notebook."""
-        rows = "".join(f"<tr><td>{html.escape(one.attention)}</td><td>{one.head}</td><td>{one.cost:+.4f}</td>"
+        rows = "".join(f"<tr><td>{html.escape(one.attention)}</td><td>{one.head}</td>"
+                       f"<td>{one.cost:+.4f} ± {one.cost_error:.4f}</td>"
                        f"<td>{html.escape(ROLE_NAMES.get(one.role or '', ''))}</td>"
                        f"<td>{'' if one.role is None else format(one.roles[one.role], '.2f')}</td></tr>"
                        for one in self.ranked())
@@ -143,7 +141,8 @@ class HeadReport:
             entry = attentions.setdefault(one.attention, {
                 "name": one.attention, "layer": one.layer, "kind": one.kind, "even": dict(self.even[one.attention]),
                 "heads": []})
-            entry["heads"].append({"cost": one.cost, "role": one.role, "roles": dict(one.roles)})
+            entry["heads"].append({"cost": one.cost, "cost_error": one.cost_error, "role": one.role,
+                                   "roles": dict(one.roles)})
         return {"format": HEADS_FORMAT, "regard": __version__, "weights_sha256": self.weights_sha256,
                 "data": self.data, "sentences": self.sentences, "skipped": self.skipped, "labels": self.labels,
                 "loss": self.loss, "attentions": [*attentions.values()]}
@@ -163,7 +162,7 @@ class HeadReport:
                     if one["role"] is not None and one["role"] not in roles:
                         raise ValueError(f"head {number} of {entry['name']!r:.60} has no score of its role")
                     heads.append(HeadScores(str(entry["name"]), entry["layer"], str(entry["kind"]), number,
-                                            _finite(one["cost"]), roles, one["role"]))
+                                            _finite(one["cost"]), _finite(one["cost_error"]), roles, one["role"]))
             return cls(tuple(heads), even, _finite(table["loss"]), int(table["labels"]), int(table["sentences"]),
                        int(table["skipped"]), str(table["data"]), table["weights_sha256"])
         except (KeyError, TypeError, AttributeError) as error:
@@ -203,8 +202,10 @@ class _HeadBatch(NamedTuple):
 
     tokens: Mapping[str, Sequence[AttentionTokens]]
     """The tokens of each sequence, by the part and kind of an attention: "decoder.cross"."""
-    loss: Callable[[Any], TokenLoss]
-    """The loss of the labels, from what `encode` returns."""
+    counts: Tensor
+    """(B,): the number of labels of each sequence."""
+    losses: Callable[[Any], Tensor]
+    """The sum of -log p of the labels of each sequence, (B,), from what `encode` returns."""
     encode: Callable[[], Any] = lambda: None
     """What the decoder reads of the source; None for models of one side."""
 
@@ -239,33 +240,41 @@ def measure_heads(task: Task, data: Any, *, sentences: int = DEFAULT_SENTENCES, 
     if not read:
         raise checks.wrong("data", "at least one sentence that the model can read", f"{skipped} that are too long"
                            if skipped else "none")
-    scores, whole = {one.name: RoleScores() for one in modules}, list[TokenLoss]()
-    without: dict[tuple[str, int], list[TokenLoss]] = {
+    scores, whole = {one.name: RoleScores() for one in modules}, list[Tensor]()
+    without: dict[tuple[str, int], list[Tensor]] = {
         (one.name, head): [] for one in modules for head in range(head_count(_layer(one)))}
     for number, batch in enumerate(batches):
-        memory, loss = _read_roles(batch, modules, scores)
-        whole.append(loss)
+        memory, losses = _read_roles(batch, modules, scores)
+        whole.append(losses)
         done = number * len(without)
         for one in modules:
             for head in range(head_count(_layer(one))):
                 with zeroed_head(_layer(one), head):
                     encoded = memory if one.part == "decoder" else batch.encode()
-                    without[one.name, head].append(batch.loss(encoded))
+                    without[one.name, head].append(batch.losses(encoded).cpu())
                 done += 1
                 if progress is not None:
                     progress(done, len(without) * len(batches))
-    loss = total_loss(whole)
-    if not loss.tokens:
+    counts, before = torch.cat([batch.counts for batch in batches]).cpu().double(), torch.cat(whole)
+    if not counts.sum():
         raise checks.wrong("data", "sentences with labels that the model knows", "none of them")
     even, heads = {one.name: scores[one.name].even() for one in modules}, list[HeadScores]()
     for one in modules:
         means = scores[one.name].means()
         for head in range(head_count(_layer(one))):
             roles = {role: float(values[head]) for role, values in means.items()}
-            cost = (total_loss(without[one.name, head]).nll - loss.nll) / loss.tokens
-            heads.append(HeadScores(one.name, one.layer, str(one.kind), head, cost, roles,
+            cost = ratio_of_sums(torch.cat(without[one.name, head]) - before, counts)
+            heads.append(HeadScores(one.name, one.layer, str(one.kind), head, *cost, roles,
                                     main_role(roles, even[one.name])))
-    return HeadReport(tuple(heads), even, loss.mean, loss.tokens, read, skipped, name)
+    return HeadReport(tuple(heads), even, float(before.sum() / counts.sum()), int(counts.sum()), read, skipped, name)
+
+
+def ratio_of_sums(values: Tensor, counts: Tensor) -> tuple[float, float]:
+    """r = Σ v / Σ n over k sentences, and its standard error √(k / (k - 1) Σ (v - r n)²) / Σ n; 0 for one sentence."""
+    total, k = float(counts.sum()), len(values)
+    ratio = float(values.sum()) / total
+    spread = float((values - ratio * counts).square().sum())
+    return ratio, math.sqrt(k / (k - 1) * spread) / total if k > 1 else 0.0
 
 
 def _layer(module: AttentionModule) -> AttentionLayer:
@@ -274,8 +283,11 @@ def _layer(module: AttentionModule) -> AttentionLayer:
 
 
 def _read_roles(batch: _HeadBatch, modules: Sequence[AttentionModule],
-                scores: Mapping[str, RoleScores]) -> tuple[Any, TokenLoss]:
-    """Read a batch with the whole model, and add the weights of all heads to their scores."""
+                scores: Mapping[str, RoleScores]) -> tuple[Any, Tensor]:
+    """Read a batch with the whole model, and add the weights of all heads to their scores.
+
+    Returns what the decoder reads of the source, and the losses of the sequences.
+    """
     places = {key: batch_places(tokens, key.rpartition(".")[2]) for key, tokens in batch.tokens.items()}
     read = dict.fromkeys([one.name for one in modules], 0)
 
@@ -294,7 +306,7 @@ def _read_roles(batch: _HeadBatch, modules: Sequence[AttentionModule],
         for module in modules:
             taps.enter_context(_layer(module).tap.listen(in_this_thread(listener(module))))
         memory = batch.encode()
-        return memory, batch.loss(memory)
+        return memory, batch.losses(memory).cpu()
 
 
 def _make_batches(task: Task, data: Any, sentences: int) -> _Batches:
@@ -349,11 +361,17 @@ def _pair_batch(task: Translator, rows: Sequence[_PairRow]) -> _HeadBatch:
     crossed = [AttentionTokens(both.target.pieces([*row.target, end]), side.pieces, side.separators, row.links)
                for row, side in zip(rows, sources, strict=True)]
 
-    def loss(memory: Any) -> TokenLoss:
-        return token_loss(task, model.decode_features(target, memory), labels)  # type: ignore[operator]
+    def losses(memory: Any) -> Tensor:
+        return row_losses(task, model.decode_features(target, memory), labels)  # type: ignore[operator]
 
-    return _HeadBatch({"encoder.self": [*map(_self_tokens, sources)], "decoder.self": [*map(_self_tokens, read)],
-                       "decoder.cross": crossed}, loss, lambda: model.encode(source))  # type: ignore[operator]
+    tokens = {"encoder.self": [*map(_self_tokens, sources)], "decoder.self": [*map(_self_tokens, read)],
+              "decoder.cross": crossed}
+    return _HeadBatch(tokens, _label_counts(labels), losses, lambda: model.encode(source))  # type: ignore[operator]
+
+
+def _label_counts(labels: Tensor) -> Tensor:
+    """The number of labels of each row that are not ignored, (B,)."""
+    return (labels != IGNORED_LABEL).reshape(len(labels), -1).sum(dim=-1)
 
 
 class _GoldPair(NamedTuple):
@@ -416,7 +434,8 @@ def _window_batches(task: Completer, texts: Iterable[str], sentences: int) -> _B
         given = [rows[number] for number in numbers]
         inputs, labels = task.tokens([row[:-1] for row in given]), label_tensor(task, [row[1:] for row in given])
         return _HeadBatch({"decoder.self": [_self_tokens(_side(tokenizer, row[:-1])) for row in given]},
-                          lambda _: token_loss(task, task.model.features(inputs), labels))  # type: ignore[operator]
+                          _label_counts(labels),
+                          lambda _: row_losses(task, task.model.features(inputs), labels))  # type: ignore[operator]
 
     return _Batches([batch(numbers) for numbers in length_batches([len(row) - 1 for row in rows])], len(rows))
 
@@ -492,8 +511,8 @@ def _image_batches(task: Classifier, examples: Any, sentences: int) -> _Batches:
 
 def _encoder_batch(task: Task, sequences: Sequence[AttentionTokens], inputs: Any, labels: Tensor) -> _HeadBatch:
     """A batch of a model that reads whole sequences."""
-    return _HeadBatch({"encoder.self": sequences},
-                      lambda _: token_loss(task, task.model.features(inputs), labels))  # type: ignore[operator]
+    return _HeadBatch({"encoder.self": sequences}, _label_counts(labels),
+                      lambda _: row_losses(task, task.model.features(inputs), labels))  # type: ignore[operator]
 
 
 def _checked_text(number: int, text: Any) -> str:
