@@ -81,7 +81,7 @@ GROUPS = {
         ("regard.tasks", "regard.training", "regard.data"),
         ("regard.tasks.filler.FilledText", "regard.tasks.filler.BlankSuggestion", "regard.tasks.filler.TokenGuess",
          "regard.tasks.classifier.Label", "regard.tasks.labeller.Labelling", "regard.tasks.labeller.TokenLabel",
-         "regard.tasks.labeller.LabelledSpan")),
+         "regard.tasks.labeller.LabelledSpan", "regard.tasks.heads.HeadReport", "regard.tasks.heads.HeadScores")),
     "inspection": Group(
         "Inspection", "Attention weights of a model that runs, their statistics and their files.",
         ("watch", "Look", "Trace", "heat_map"), ("regard.inspection", "regard.attention.look"),

@@ -3,8 +3,10 @@
     regard look MODEL TEXT                      a model on a text
     regard look MODEL TEXT --with OTHER         two models on one text
     regard look trace.safetensors [OTHER]       saved traces
+    regard look MODEL --heads DATA              what each head does, over many sentences
 
-`regard.tasks.traces` makes the traces. An output file must be new. The address of a served page is printed on stdout.
+`regard.tasks.traces` makes the traces, `regard.tasks.heads` measures the heads. An output file must be new. The address
+of a served page is printed on stdout.
 """
 
 import os
@@ -13,8 +15,9 @@ import threading
 import webbrowser
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,20 +31,26 @@ from regard.cli.options import (
     TASK_NOUNS,
     ColumnsOption,
     DeviceOption,
+    JsonReportOption,
     ToOption,
     announce_terminal_input,
     beam_option,
+    choose_target,
     complete_names,
     open_task,
     with_examples,
 )
-from regard.cli.output import fail, say, write_line
+from regard.cli.output import ProgressMeter, fail, say, say_notes, write_json, write_line
 from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
     from regard.inspection.page.server import WhatIfRequest
     from regard.inspection.trace import Trace
+    from regard.tasks.completer import Completer
+    from regard.tasks.heads import HeadReport
+    from regard.tasks.labeller import Labeller
     from regard.tasks.task import Task
+    from regard.tasks.translator import Translator
 
 LOOK_TASKS = ("Translator", "Completer", "Filler", "Classifier", "Labeller", "Embedder")
 DEFAULT_BEAMS = {"Translator": 5, "Completer": 1}
@@ -49,6 +58,10 @@ DEFAULT_BEAMS = {"Translator": 5, "Completer": 1}
 PAGE_ENDINGS, PICTURE_ENDINGS, TRACE_ENDINGS = (".html", ".htm"), (".png", ".svg", ".pdf"), (".safetensors",)
 MAX_MAP_WORDS = 60
 """Rows and columns of a map in the terminal."""
+MAX_SHOWN_PIXELS = 800
+"""Height and width of an image in a picture."""
+MAX_WINDOW_CHARACTERS = 16_384
+"""More characters than a window of a language model holds."""
 LARGE_MAP = 4000 ** 2
 """With more weights in one head, writing a file takes a noticeable time."""
 
@@ -57,8 +70,8 @@ LARGE_MAP = 4000 ** 2
     regard look model "The black cat sleeps."              # in the browser
     regard look model "The black cat sleeps." -o cat.png   # or .html, .svg, .pdf
     regard look model "The black cat sleeps." --with other-model
-    regard look trace.safetensors                          # saved from Python
     regard look model tracks.csv                           # agents from above
+    regard look model --heads test.tsv                     # what each head does
 """)
 def look(
     subject: Annotated[str, typer.Argument(
@@ -82,6 +95,14 @@ def look(
         "--frame", metavar="X", rich_help_panel=DATA_PANEL, show_default="the last whose future is in the file",
         help="Last frame of tracks that is observed.")] = None,
     columns: ColumnsOption = None,
+    heads: Annotated[list[str] | None, typer.Option(
+        "--heads", metavar="DATA", rich_help_panel=DATA_PANEL, show_default=False,
+        help="Instead of one text, measure what each head does on test data as for regard evaluate: the places that it "
+        "attends to, and the rise of the loss without it. Prints a table, and stores it in the model folder. Repeat "
+        "for several files.")] = None,
+    sentences: Annotated[int | None, typer.Option(
+        "--sentences", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="200",
+        help="Number of sentences of --heads, the first ones of the data.")] = None,
     joint: Annotated[bool, typer.Option(
         "--joint", rich_help_panel=OUTPUT_PANEL, help="Show futures of the whole scene of tracks.")] = False,
     device: DeviceOption = AUTO_DEVICE,
@@ -101,14 +122,23 @@ def look(
     port: Annotated[int, typer.Option(
         "--port", metavar="N", min=0, max=65535, rich_help_panel=OUTPUT_PANEL,
         help="Port of the page; 0 chooses a free one.")] = 0,
+    as_json: JsonReportOption = False,
 ) -> None:
     """Show what a model attends to.
 
     Opens a page in the browser, served to this machine only until you press Ctrl-C. On the page you can explore all
     layers and heads, and try "what if": change a word, set a prefix, choose another result. With --terminal or -o the
-    attention is printed or written to a file instead.
+    attention is printed or written to a file instead. --heads measures all heads over many sentences.
     """
     try:
+        if heads:
+            given_options = (given, other, target, beam, max_length, frame, columns, output, view)
+            if given_options != (None,) * len(given_options) or joint or terminal:
+                fail("With --heads only --sentences, --to, --device and --json have an effect. Leave out the others.")
+            _look_at_heads(subject, heads, sentences, to, device, as_json)
+            return
+        if as_json or sentences is not None:
+            fail("--json and --sentences are for --heads. Leave them out, or add --heads DATA.")
         _check_output(output, view)
         if _is_model(subject) and _forecasts(subject):
             if (other, target, beam, max_length, to, view) != (None,) * 6:
@@ -130,7 +160,8 @@ def look(
         if terminal or output == "-":
             _print_maps(traces)
         elif output is not None:
-            _write_traces(traces, output, file=None if _is_model(subject) else subject, view=view)
+            image = given if _is_model(subject) and traces[0].sides.get("image") is not None else None
+            _write_traces(traces, output, file=None if _is_model(subject) else subject, view=view, image=image)
         else:
             _serve_page(traces, what_if, port, browser)
     except ValueError as error:
@@ -307,6 +338,16 @@ def _trace_image_file(task: "Task", path: str, name: str) -> "Trace":
     return trace_image(task, image, title=title, name=_model_name(name))
 
 
+def _shown_pixels(path: str) -> Any:
+    """The pixels (C, H, W) of an image file in its own proportions and colours, at most MAX_SHOWN_PIXELS high and wide.
+    """
+    from regard.data.images import ImageShape, read_image_shape, read_pixels
+
+    height, width, channels = read_image_shape(path)
+    share = min(1.0, MAX_SHOWN_PIXELS / max(height, width))
+    return read_pixels(path, ImageShape(max(1, round(share * height)), max(1, round(share * width)), channels))
+
+
 def _reads_images(task: "Task") -> bool:
     from regard.models.vision import VisionConfig
 
@@ -340,12 +381,14 @@ def _model_name(folder: str) -> str:
     return Path(os.path.abspath(folder)).name
 
 
-def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, view: str | None) -> None:
+def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, view: str | None,
+                  image: str | None = None) -> None:
     """Write a page, a picture or a trace, by the ending of the name.
 
     Args:
         file: the trace file that is shown, if it is one.
         view: the kind of picture.
+        image: the image file that the model read, if it reads images.
     """
     from regard.storage.filesystem import write_file
 
@@ -364,9 +407,11 @@ def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, v
         traces[0].save(output)
     else:
         from regard.inspection.pictures.canvas import render_figure
-        from regard.inspection.pictures.maps import trace_picture
+        from regard.inspection.pictures.maps import trace_picture, trace_views
 
-        picture = render_figure(trace_picture(traces[0], view), ending.removeprefix("."))
+        shown = trace_views(traces[0])[0] if view is None else view
+        pixels = _shown_pixels(image) if image is not None and shown == "patches" else None
+        picture = render_figure(trace_picture(traces[0], shown, image=pixels), ending.removeprefix("."))
         write_file(Path(output), picture, overwrite=False)
 
 
@@ -416,3 +461,139 @@ def _serve_page(traces: "Sequence[Trace]", what_if: "Callable[[WhatIfRequest], T
 def _open_browser(address: str) -> None:
     if not webbrowser.open(address):
         say("No browser found. Open the address above yourself.")
+
+
+def _look_at_heads(folder: str, files: Sequence[str], sentences: int | None, to: str | None, device: str,
+                   as_json: bool) -> None:
+    """Measure the heads of a model, print them, and store them in its folder."""
+    from regard.storage.filesystem import FolderError
+    from regard.tasks.heads import DEFAULT_SENTENCES, measure_heads
+    from regard.tasks.translator import Translator
+
+    if not _is_model(folder):
+        fail(f"{escape_unprintable(folder)}: --heads needs a model folder, not a trace.")
+    task = open_task(folder, device, *LOOK_TASKS[:-1])
+    if to is not None and not isinstance(task, Translator):
+        fail(f"{escape_unprintable(folder)}: --to needs a translator, but this model is "
+             f"{TASK_NOUNS[type(task).__name__]}.")
+    count = sentences or DEFAULT_SENTENCES
+    task, data = _read_examples(task, files, count, to)
+    if not any(len(one) for one in data):
+        fail(f"{escape_unprintable(', '.join(files))}: There is nothing to read in this data.")
+    meter = ProgressMeter(sys.stderr)
+
+    def progress(done: int, total: int) -> None:
+        meter.total = total
+        meter.show(done)
+
+    found = measure_heads(task, data, sentences=count, name=", ".join(Path(file).name for file in files),
+                          progress=progress)
+    meter.clear()
+    if as_json:
+        write_json(found.table())
+    else:
+        _draw_heads(found, Terminal.of(sys.stdout))
+    try:
+        say(f"Stored in {found.save(folder)}")
+    except (FolderError, OSError) as error:  # a folder that is read-only, or was not saved by regard
+        say(f"Note: The heads are not stored with the model: {error}")
+
+
+def _read_examples(task: "Task", files: Sequence[str], count: int, to: str | None) -> "tuple[Task, Any]":
+    """The task, for a translator that of the target language, and the first examples of the data in its form."""
+    from regard.data.sources import formats
+    from regard.data.sources.text import InputFile, ReadLog
+    from regard.models.vision import VisionConfig
+    from regard.tasks.completer import Completer
+    from regard.tasks.filler import Filler
+    from regard.tasks.labeller import Labeller
+    from regard.tasks.translator import Translator
+
+    if isinstance(task, Translator):
+        return _read_pairs(task, files, count, to)
+    if isinstance(task, Completer):
+        return task, _read_running_text(task, files, count)
+    if isinstance(task, Filler):
+        lines = formats.read_texts(files, format="plain")
+        return task, [*islice((line.text for line in lines if line.text.strip()), count)]
+    if isinstance(task, Labeller):
+        return task, _read_labelled_tokens(task, files, count)
+    if isinstance(task.config, VisionConfig):
+        from regard.cli.evaluate import read_images
+
+        return task, read_images(task, files)  # type: ignore[arg-type]
+    log = ReadLog()
+    read = (example for path in files for example in formats.read_labelled_texts(InputFile(path), log))
+    examples = [(example.text, example.label) for example in islice(read, count)]
+    say_notes(log.notes)
+    return task, examples
+
+
+def _read_pairs(task: "Translator", files: Sequence[str], count: int, to: str | None) -> "tuple[Translator, Any]":
+    """Sentence pairs, with the word alignments of a TSV file that has them in its third column."""
+    from regard.data.sources import formats, tsv
+    from regard.data.sources.text import STANDARD_INPUT, InputFile
+
+    pairs = formats.read_pairs(files)
+    some = [*islice(pairs, count)]
+    linked = len(files) == 1 and files[0] != STANDARD_INPUT and formats.format_of(files[0], None) == "tsv"
+    links = [*islice(tsv.read_alignments(InputFile(files[0])), count + 1)] if linked else []
+    say_notes([] if any(links) else pairs.log.notes)
+    examples: list[Any] = [(pair.source, pair.target) for pair in some]
+    if any(links):
+        examples = [(pair.source, pair.target, links[pair.location.line - 1]) for pair in some]
+    return choose_target(task, to, {*pairs.log.languages.values()}), examples
+
+
+def _read_running_text(task: "Completer", files: Sequence[str], count: int) -> list[str]:
+    """The text of each file, as much of it as `count` windows need."""
+    from regard.data.sources.text import InputFile
+    from regard.training.tasks import language
+
+    texts, needed = list[str](), count * MAX_WINDOW_CHARACTERS
+    for path in files:
+        text = ""
+        for piece in language.read_pieces([InputFile(path)]):
+            text += piece or ""
+            if len(text) > needed:
+                break
+        texts.append(text)
+    return texts
+
+
+def _read_labelled_tokens(task: "Labeller", files: Sequence[str], count: int) -> list[Any]:
+    """Sequences of tokens with their labels."""
+    from regard.data.sources.text import InputFile, ReadLog
+    from regard.data.sources.token_labels import LabelledFile
+
+    log = ReadLog()
+    read = (one for path in files for one in LabelledFile(InputFile(path), unit=task.unit, log=log))
+    found = [(one.tokens, one.labels) for one in islice(read, count)]
+    say_notes(log.notes)
+    return found
+
+
+def _draw_heads(found: "HeadReport", terminal: Terminal) -> None:
+    """A row for each head, the most costly first."""
+    from regard.checks import plural
+    from regard.inspection.heads import ROLE_NAMES, strongest_role
+
+    skipped = f"; skipped {plural(found.skipped, 'sentence')} that are too long" if found.skipped else ""
+    terminal.heading(f"Attention heads ({plural(found.sentences, 'sentence')} of {escape_unprintable(found.data)}, "
+                     f"loss {found.loss:.4f} nats{skipped})")
+    cells = [["attention", "head", "cost", "+-", "role", "weight", "even"]]
+    for one in found.ranked():
+        role = one.role or strongest_role(one.roles, found.even[one.attention])
+        shown = ["", "", ""] if role is None else [
+            ROLE_NAMES[role] if one.role else f"({ROLE_NAMES[role]})", f"{one.roles[role]:.2f}",
+            f"{found.even[one.attention][role]:.2f}"]
+        cells.append([one.attention, str(one.head), f"{one.cost:+.4f}", f"{one.cost_error:.4f}", *shown])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = (0, 4)
+    terminal.beside([["  ".join(cell.ljust(width) if place in left else cell.rjust(width)
+                                for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+                      for row in cells]])
+    terminal.text("cost: rise of the loss in nats when the output of the head is zero; +-: its standard error over the "
+                  "sentences. weight: mean attention weight on the places of the role; even: the same for a head that "
+                  "attends to all tokens alike. In brackets: the strongest role of a head that has less than half of "
+                  "its weight there, or less than twice even. --json prints the scores of all roles.")

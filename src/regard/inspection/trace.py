@@ -70,7 +70,7 @@ class Trace:
                 f"{sides})")
 
     def _repr_html_(self) -> str:
-        """The selected map, for a notebook."""
+        """The page of this trace, for a notebook."""
         from regard.inspection.pictures.maps import trace_html
 
         return trace_html(self)

@@ -74,6 +74,58 @@ def block_map(weights: ArrayLike, size: int) -> Floats:
     return result
 
 
+# ---- roles of heads ----------------------------------------------------------------------------------------------
+
+
+def is_role_place(role: str, i: int, j: int, queries: Sequence[str], keys: Sequence[str], separators: Sequence[bool],
+                  links: set[tuple[int, int]]) -> bool:
+    """Whether key j is a place of a role for query i. "same" is that of self-attention, "copied" of cross-attention."""
+    if role == "itself":
+        return j == i
+    if role == "previous":
+        return j == i - 1
+    if role == "next":
+        return j == i + 1
+    if role == "first":
+        return j == 0
+    if role == "separators":
+        return separators[j]
+    if role == "in_order":
+        centre = 0 if len(queries) == 1 else math.floor(i * (len(keys) - 1) / (len(queries) - 1) + 0.5)
+        return j in (centre - 1, centre, centre + 1)
+    if role == "same":
+        return keys[j] == queries[i] and j != i
+    if role == "copied":
+        return keys[j] == queries[i]
+    if role == "after_same":
+        return j >= 1 and keys[j - 1] == queries[i] and j - 1 != i and j != i
+    if role == "gold":
+        return (i, j) in links
+    raise ValueError(f"`role` must be one of the roles above, but is {role!r} instead.")
+
+
+def role_score(role: str, maps: Sequence[ArrayLike], visible: Sequence[ArrayLike], queries: Sequence[Sequence[str]],
+               keys: Sequence[Sequence[str]], separators: Sequence[Sequence[bool]],
+               links: Sequence[set[tuple[int, int]]]) -> tuple[float, float, int]:
+    """The mean weight of one head on the places of a role, the mean of even weights, and the number of queries.
+
+    A map is that of one sequence, (Nq, Nk), and so are the keys that its queries may attend to. A query counts if it
+    may attend to two keys or more, and if one of them is a place of the role.
+    """
+    total, even, count = 0.0, 0.0, 0
+    for m in range(len(maps)):
+        weights, allowed = floats(maps[m]), np.asarray(visible[m])
+        for i in range(weights.shape[0]):
+            seen = [j for j in range(weights.shape[1]) if allowed[i, j]]
+            places = [j for j in seen if is_role_place(role, i, j, queries[m], keys[m], separators[m], links[m])]
+            if len(seen) < 2 or not places:
+                continue
+            total += sum(weights[i, j] for j in places)
+            even += len(places) / len(seen)
+            count += 1
+    return (total / count, even / count, count) if count else (0.0, 0.0, 0)
+
+
 # ---- word alignments ---------------------------------------------------------------------------------------------
 
 

@@ -77,6 +77,7 @@ from regard.tasks.task import (
 )
 
 if TYPE_CHECKING:
+    from regard.inspection.trace import Trace
     from regard.inspection.watch import Replay
 
 LENGTH_FACTOR, EXTRA_LENGTH = 2, 50
@@ -95,6 +96,8 @@ class Translation(GeneratedText):
 
     look: "Callable[[Translation], Alignment] | None" = field(default=None, repr=False, compare=False)
     """Computes the alignment with the model; lost when a translation is copied or pickled."""
+    tracer: "Callable[[Translation], Trace] | None" = field(default=None, repr=False, compare=False)
+    """Computes the trace with the model; lost likewise."""
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -107,20 +110,36 @@ class Translation(GeneratedText):
                              "was copied or made by another engine. Call translator.align([text], [translation]).")
         return self.look(self)
 
+    @cached_property
+    def trace(self) -> "Trace":
+        """The attention of the model for this translation, as `regard look` shows it.
+
+        The model reads the source and the generated tokens again.
+        """
+        if self.tracer is None:
+            raise ValueError("The attention of this translation cannot be computed: it has lost its model, because it "
+                             "was copied or made by another engine. Use regard.watch(translator).")
+        return self.tracer(self)
+
     def _repr_html_(self) -> str:
-        """The text and its score, for a notebook; a word under the pointer shows the source words it attends to."""
+        """The text, its score and the page of its attention, for a notebook.
+
+        A word of the text under the pointer shows the source words that it attends to, also where a viewer of
+        notebooks leaves out the page.
+        """
         try:
-            shown = alignment_html(self.alignment)
-        except ValueError:  # a model without attention, or a translation that was copied
-            shown = f'<div dir="auto">{html.escape(self.text)}</div>'
+            shown, page = alignment_html(self.alignment), self.trace._repr_html_()
+        except ValueError:  # a model without attention, an empty text, or a translation that was copied
+            shown, page = f'<div dir="auto">{html.escape(self.text)}</div>', ""
         others = "".join(f'<li dir="auto">{html.escape(one.text)} <small>{one.score:.4g}</small></li>'
                          for one in self.alternatives)
         return (f"{shown}<div><small>score {self.score:.4g}{', truncated' * self.cut}</small></div>"
-                + (f"<ol start='2'>{others}</ol>" if others else ""))
+                + (f"<ol start='2'>{others}</ol>" if others else "") + page)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the model."""
-        return {**self.__dict__, "look": None}
+        return {**{name: value for name, value in self.__dict__.items() if name != "trace"}, "look": None,
+                "tracer": None}
 
 
 class TranslatorMixin(ABC):
@@ -334,11 +353,12 @@ class Translator(Task, TranslatorMixin):
 
     def make_translation(self, text: str, hypotheses: Sequence[Hypothesis]) -> Translation:
         """The translation of a text from the hypotheses for it; of a blank text, which has none, it is empty."""
-        look = self._look(text)
+        look, tracer = self._look(text), self._tracer(text)
         if not hypotheses:
-            return Translation("", 0.0, (), False, look=look)
+            return Translation("", 0.0, (), False, look=look, tracer=tracer)
         target = self.pair_tokenizer().target
-        return with_alternatives([replace(_make_translation(target, one), look=look) for one in hypotheses])
+        return with_alternatives([replace(_make_translation(target, one), look=look, tracer=tracer)
+                                  for one in hypotheses])
 
     def check_search(self, strategy: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
         """Refuse what this model cannot do, before any text is read."""
@@ -574,6 +594,14 @@ class Translator(Task, TranslatorMixin):
 
     def _look(self, text: str) -> Callable[[Translation], Alignment]:
         return lambda translation: self.align([text], [translation])[0]
+
+    def _tracer(self, text: str) -> "Callable[[Translation], Trace]":
+        def trace(translation: Translation) -> "Trace":
+            from regard.tasks.traces import trace_generated
+
+            return trace_generated(self, text, translation)
+
+        return trace
 
 
 def controls_for_language(tokenizer: PairTokenizer | None, to: str | None, own: str | None,
