@@ -100,7 +100,7 @@ def trace_translation(translator: Translator, text: str, *, beams: int = 5, choi
     if not 0 <= choice < len(results):
         raise checks.wrong("choice", f"one of the {len(results)} results of the search, from 0", choice)
     prefix_ids = both.encode_targets([prefix])[0]
-    tree = _search_tree(strategy.trees[0], beams, both.target, prefix_ids, best.log_probabilities)
+    tree = _search_tree(strategy, both.target, prefix_ids, best.log_probabilities)
     return _trace_pair(translator, text, results[choice], name, tree)
 
 
@@ -133,7 +133,7 @@ def trace_completion(completer: Completer, text: str, *, max_length: int = 0, be
         return _make_trace(completer, replay_sequence(completer, ids, text), name)
     strategy = _RecordedBeam.of(beams, max_length)
     [found] = completer.search([text], strategy)
-    tree = _search_tree(strategy.trees[0], beams, completer.text_tokenizer())
+    tree = _search_tree(strategy, completer.text_tokenizer())
     return _make_trace(completer, replay_completion(completer, found.prompt_ids, found), name, tree)
 
 
@@ -182,10 +182,10 @@ def _make_trace(task: Task, replay: Replay, name: str, tree: TracedSearch | None
     return replace(found, title=title, search=tree)
 
 
-def _search_tree(tree: SearchTree, beams: int, tokenizer: Tokenizer, prefix: Sequence[int] = (),
+def _search_tree(strategy: _RecordedBeam, tokenizer: Tokenizer, prefix: Sequence[int] = (),
                  logs: Sequence[float] = ()) -> TracedSearch:
     """The search tree with token names, after a prefix with its log-probabilities."""
-    nodes, total = list[SearchNode](), 0.0
+    nodes, total, tree = list[SearchNode](), 0.0, strategy.trees[0]
     for id_, log in zip(prefix, logs, strict=False):
         total += log
         nodes.append(SearchNode(len(nodes) - 1, tokenizer.pieces([id_])[0], log, total, False, True))
@@ -194,8 +194,9 @@ def _search_tree(tree: SearchTree, beams: int, tokenizer: Tokenizer, prefix: Seq
     for branch in tree.branches:
         parent = branch.parent + shift if branch.parent >= 0 else shift - 1
         nodes.append(SearchNode(parent, pieces[branch.token], branch.log_probability, total + branch.total,
-                                branch.ended, branch.kept))
-    return TracedSearch(beams, tuple(nodes), tuple(place + shift for place in tree.best), tree.left_out or None)
+                                branch.ended, branch.kept, branch.score))
+    return TracedSearch(strategy.beams, tuple(nodes), tuple(place + shift for place in tree.best),
+                        tree.left_out or None, "mean" if strategy.length_penalty == "mean" else "total")
 
 
 def _check_text(text: str) -> None:
