@@ -370,7 +370,8 @@ _SIDE_KEYS = {
     "grid": _optional_key(tuple[int, ...]), "lead": _optional_key(int), "image": _optional_key(_ImageEntry | None)}
 _INFLUENCE_KEYS = {
     "rows": config.type_spec(str, "rows"), "columns": config.type_spec(str, "columns"),
-    "tokens": config.type_spec(tuple[tuple[int, ...], ...], "tokens"), "values": KeySpec(_MatrixReader(), optional=False)}
+    "tokens": config.type_spec(tuple[tuple[int, ...], ...], "tokens"),
+    "values": KeySpec(_MatrixReader(), optional=False)}
 _ATTENTION_KEYS = {
     **{key: config.type_spec(str, key) for key in ("name", "queries", "keys")},
     "heads": config.type_spec(int, "heads"), "layer": config.type_spec(int | None, "layer"),
