@@ -187,7 +187,8 @@ BAD = {
     "influence on fewer tokens": (GOOD | {"influence": TracedInfluence("target", "source", (), ((),) * 4)},
                                   '"values" in [influence]: expected a row for each of the 5 tokens'),
     "influence of a token that is not there": (
-        GOOD | {"influence": TracedInfluence("target", "source", ((6,),), ((0.0,),) * 5)}, '"tokens"[0] in [influence]'),
+        GOOD | {"influence": TracedInfluence("target", "source", ((6,),), ((0.0,),) * 5)},
+        '"tokens"[0] in [influence]'),
     "influence of no token": (
         GOOD | {"influence": TracedInfluence("target", "source", ((),), ((0.0,),) * 5)}, '"tokens"[0] in [influence]'),
     "influence without a number": (

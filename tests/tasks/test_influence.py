@@ -259,7 +259,7 @@ def test_many_patches_become_grey_in_blocks():
     assert len(module.block_groups((1, 1000))) <= MAX_GROUPS
 
 
-@pytest.mark.parametrize(("make", "text"), [(texting.tagger, "the big dog sleeps."), (texting.character_tagger, "MKVLA")])
+@pytest.mark.parametrize(("make", "text"), [(texting.tagger, TEXT), (texting.character_tagger, "MKVLA")])
 def test_the_labels_of_the_other_tokens(make, text):
     task = make()
     labelled = task.label(text)
