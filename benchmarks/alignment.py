@@ -7,8 +7,8 @@ The place that the weights are read at is chosen from validation pairs without t
 table has what else could have been chosen: its score, by which the choice is made, and the error rate, by which it is
 not. The links of the phrasebook are used for nothing but the error rate. It needs some minutes for each model.
 
-Influence is what leaving out a word changes. It is compared with the attention in two ways: the error rate of the links,
-which both directions decide, and in how many of the target words the strongest source word is one that is linked to it.
+Influence is what leaving out a word changes. It is compared with the attention in two ways: by the error rate of the
+links, and by the share of target words whose strongest source word is one that they are linked to.
 """
 
 import argparse

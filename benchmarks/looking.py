@@ -87,8 +87,9 @@ def influence() -> str:
 
 def untrained(recipe: str, both: PairTokenizer) -> Translator:
     """A translator with random weights."""
-    model = regard.build(recipe, source_vocab_size=both.source.size, target_vocab_size=both.target.size)
-    task = regard.task(model, tokenizer=both)
+    share = {"share_embeddings": False} if recipe.startswith(("transformer", "conv")) else {}
+    task = regard.task(recipe, tokenizer=both, source_vocab_size=both.source.size, target_vocab_size=both.target.size,
+                       **share)
     assert isinstance(task, Translator)
     task.model.to(DEVICE)
     return task
