@@ -82,7 +82,7 @@ class Influence:
         for first, last, word in _units(rows):
             value = values[first:last + 1]
             defined = ~value.isnan()
-            if not defined.any() and tokens:  # a special token before the text
+            if word is None and tokens and not defined.any():  # a special token before the text
                 continue
             word_values.append(torch.where(defined.any(dim=0), value.nansum(dim=0), torch.nan))
             targets.append(rows.tokens[first] if word is None else (rows.text or "")[word.start:word.end])
