@@ -283,7 +283,8 @@ def of_values(values, words=None):
     values = torch.as_tensor(values, dtype=torch.float64)
     names = tuple(f"w{number}" for number in range(values.shape[1])) if words is None else words
     return Influence(tuple(f"t{number}" for number in range(values.shape[0])), names, values,
-                     tuple((number,) for number in range(values.shape[1])))
+                     tuple((number,) for number in range(values.shape[1])), (None,) * values.shape[0],
+                     (None,) * values.shape[1])
 
 
 def test_shares_and_words_without_effect_are_those_of_the_definition():
@@ -353,7 +354,7 @@ def test_a_trace_has_the_influence_that_the_task_says(name, tmp_path):
     made.save(tmp_path / "a.safetensors")
     read, want = traced_influence(Trace.load(tmp_path / "a.safetensors")), ask(task)
     assert (read.targets, read.words, read.groups) == (want.targets, want.words, want.groups)
-    torch.testing.assert_close(read.values, want.values, rtol=0, atol=6e-5, equal_nan=True)
+    torch.testing.assert_close(read.values, want.values, rtol=0, atol=4e-4, equal_nan=True)  # rounded sums
     assert traced_influence(trace(task, 0)) is None
 
 

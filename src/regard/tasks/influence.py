@@ -66,9 +66,9 @@ class Influence:
     """(targets, words), in nats: positive where the word supports the target, NaN where it is not defined."""
     groups: Groups
     """For each column the numbers of the words that were left out together, from 0."""
-    target_spans: tuple[Span | None, ...] = ()
+    target_spans: tuple[Span | None, ...]
     """The characters of each target in the output; None for an end token."""
-    word_spans: tuple[Span | None, ...] = ()
+    word_spans: tuple[Span | None, ...]
     """The characters of each word, or group of words, in the input; None for patches."""
 
     @classmethod
