@@ -85,12 +85,17 @@ def own_rate(task: Translator, pairs: Sequence[AlignedPair], where: AlignmentCon
 
 
 def by_influence(task: Translator, pair: AlignedPair) -> Alignment:
-    """The shares of the source words in what each target word of the reference needs, as weights."""
+    """The influence of the source words on each target word of the reference, as weights whose rows sum to 1.
+
+    Unlike the shares of an `Influence`, rows that nothing in the source explains have weights too: gold links have no
+    such threshold.
+    """
     found = task.influence(pair.source, pair.target)
+    supporting = found.values.clamp(min=0.0)
+    weights = supporting / supporting.sum(dim=-1, keepdim=True).clamp(min=1e-9)
     words = [number for number, span in enumerate(found.target_spans) if span is not None]
     spans = [tuple(span for span in some if span is not None) for some in (found.word_spans, found.target_spans)]
-    return Alignment(found.words, tuple(found.targets[number] for number in words), found.shares()[words].float(),
-                     *spans)
+    return Alignment(found.words, tuple(found.targets[number] for number in words), weights[words].float(), *spans)
 
 
 def strongest_right(alignments: Sequence[Alignment], pairs: Sequence[AlignedPair]) -> tuple[float, int]:

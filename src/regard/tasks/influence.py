@@ -96,6 +96,7 @@ class Influence:
         sides = " → ".join(repr(f"{words[:57]}…" if len(words) > 60 else words) for words in
                            (" ".join(self.words), " ".join(self.targets)))
         without = ", ".join(self.without_effect)
+        without = f"{without[:77]}…" if len(without) > 80 else without
         return f"Influence({sides}{f', without effect: {without}' if without else ''})"
 
     def _repr_html_(self) -> str:
