@@ -41,6 +41,7 @@ from regard.terminal import Terminal, escape_unprintable
 if TYPE_CHECKING:
     from regard.inspection.page.server import WhatIfRequest
     from regard.inspection.trace import Trace
+    from regard.tasks.influence import Influence
     from regard.tasks.task import Task
 
 LOOK_TASKS = ("Translator", "Completer", "Filler", "Classifier", "Labeller", "Embedder")
@@ -410,17 +411,18 @@ def _print_maps(traces: "Sequence[Trace]") -> None:
 
 def _print_influence(trace: "Trace", terminal: Terminal) -> None:
     """Print the words without effect, and for each output word the input word that it depends on most."""
-    from regard.tasks.influence import MIN_EFFECT, traced_influence
+    from regard.tasks.influence import traced_influence
 
     found = traced_influence(trace)
     assert found is not None
+    assert trace.influence is not None
+    if bool(found.values.isnan().all()):  # such as a text of one word, after which nothing comes
+        return
     terminal.heading("Influence (what changes if an input word is left out)")
-    without = [escape_unprintable(word) for word in found.without_effect]
-    it = "it" if len(without) == 1 else "one of them"
-    changed = {"labels": "no other label", "label": "no label", "text": "no later word"}
-    what = changed.get(trace.influence.rows if trace.influence else "", "no output word")
-    terminal.text(f"No effect: {', '.join(without)}. Leaving {it} out changes {what} by {MIN_EFFECT:g} nats or more."
-                  if without else "Every word has an effect.")
+    if trace.sides[trace.influence.columns].grid is not None:
+        terminal.text(f"No effect: {len(found.without_effect)} of {len(found.words)} patches, made grey one by one.")
+    else:
+        _print_words_without_effect(found, trace.influence.rows, terminal)
     strongest = [(target, found.words[number], float(found.values[row, number]))
                  for row, (target, number) in enumerate(zip(found.targets, found.strongest(), strict=True))
                  if number is not None][:MAX_MAP_WORDS]
@@ -431,6 +433,20 @@ def _print_influence(trace: "Trace", terminal: Terminal) -> None:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         terminal.beside([["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
                           for row in rows]])
+
+
+def _print_words_without_effect(found: "Influence", rows: str, terminal: Terminal) -> None:
+    """Print a line of the words that change nothing; `rows` is the side of the output."""
+    from regard.tasks.influence import MIN_EFFECT
+
+    without = [escape_unprintable(word) for word in found.without_effect]
+    if not without:
+        terminal.text("Every word has an effect.")
+        return
+    changed = {"labels": "no other label", "label": "no label", "text": "no later word"}.get(rows, "no output word")
+    it = "it" if len(without) == 1 else "one of them"
+    terminal.text(f"No effect: {', '.join(without)}. Leaving {it} out changes {changed} by {MIN_EFFECT:g} nats or "
+                  "more.")
 
 
 def _serve_page(traces: "Sequence[Trace]", what_if: "Callable[[WhatIfRequest], Trace] | None", port: int,
