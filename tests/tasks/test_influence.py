@@ -137,7 +137,7 @@ def test_groups_are_even_neighbours(count):
 def test_batches_change_nothing(monkeypatch):
     task = of_kind("seq2seq-attention")
     want = task.influence(TEXT, TRANSLATED).values
-    monkeypatch.setattr("regard.tasks.task.MAX_BATCH_TOKENS", 20)
+    monkeypatch.setattr(module, "MAX_LOGITS", 20 * task.vocabularies[-1])
     torch.testing.assert_close(task.influence(TEXT, TRANSLATED).values, want, rtol=0, atol=1e-12)
 
 

@@ -38,7 +38,7 @@ from regard.tasks.classifier import IMAGE_BATCH_SIZE, Classifier
 from regard.tasks.completer import Completer, Completion
 from regard.tasks.labeller import Labeller
 from regard.tasks.search import generated_words
-from regard.tasks.task import Ids, TextTask, check_lengths, map_batches, max_positions
+from regard.tasks.task import MAX_BATCH_TOKENS, Ids, Task, TextTask, check_lengths, map_batches, max_positions
 from regard.tasks.translator import Translation, Translator
 
 MAX_GROUPS = 64
@@ -47,6 +47,8 @@ MIN_EFFECT = 0.15
 """A word without any value of at least this size, in nats, has no effect."""
 MIN_ROW_SUM = 0.3
 """A row whose positive values sum to no more than this, in nats, has no shares: nothing in the input explains it."""
+MAX_LOGITS = 1 << 26
+"""The number of logits of a batch, 256 MiB: it limits batches where the vocabulary is large."""
 GREY = 0.0
 """What the pixels of a patch become: the middle of the range from -1 to 1."""
 TRACE_DECIMALS = 4
@@ -218,7 +220,7 @@ def translation_tokens(translator: Translator, source: Sequence[int], words: Seq
         memory = translator.model.encode(translator.tokens(rows))  # type: ignore[operator]
         return forced(translator.model, memory, [[start]] * len(rows), [target] * len(rows))  # type: ignore[arg-type]
 
-    return _leave_out(source, _token_groups(words, chosen), work, len(target))
+    return _leave_out(translator, source, _token_groups(words, chosen), work, len(target))
 
 
 @torch.inference_mode()
@@ -226,7 +228,7 @@ def completion_tokens(completer: Completer, prompt: Sequence[int], words: Sequen
                       chosen: Iterable[int] | None = None) -> TokenInfluence:
     """The influence of the words of a prompt on the ids of its continuation."""
     completer.check_eval_mode()
-    return _leave_out(prompt, _token_groups(words, chosen), lambda rows: forced(
+    return _leave_out(completer, prompt, _token_groups(words, chosen), lambda rows: forced(
         completer.model, None, rows, [target] * len(rows)), len(target))  # type: ignore[arg-type]
 
 
@@ -243,7 +245,7 @@ def text_tokens(completer: Completer, ids: Sequence[int], words: Sequence[Word],
                       [[ids[at] for at in row[1:]] for row in some])
         return [torch.tensor(one, dtype=torch.float64) for one in logs]
 
-    whole, *without = _of_readable(rows, work)
+    whole, *without = _of_readable(completer, rows, work)
     assert whole is not None
     values = torch.full((len(ids), len(tokens)), torch.nan, dtype=torch.float64)
     for column, (row, some, logs) in enumerate(zip(rows[1:], tokens, without, strict=True)):
@@ -261,7 +263,7 @@ def label_tokens(classifier: Classifier, row: Sequence[int], words: Sequence[Wor
     def work(rows: Ids) -> list[list[float]]:
         return _log_probabilities(classifier.model(classifier.tokens(rows)))[:, label:label + 1].tolist()
 
-    return _leave_out(row, _token_groups(words, chosen), work, 1)
+    return _leave_out(classifier, row, _token_groups(words, chosen), work, 1)
 
 
 @torch.inference_mode()
@@ -277,7 +279,7 @@ def labelled_tokens(labeller: Labeller, tokens: Sequence[str],
         logs = _log_probabilities(labeller.model(labeller.tokens([[ids[at] for at in row] for row in some])))
         return [one[:len(row)].double().cpu() for one, row in zip(logs, some, strict=True)]
 
-    whole, *without = _of_readable(rows, work)
+    whole, *without = _of_readable(labeller, rows, work)
     assert whole is not None
     labels = whole.argmax(dim=-1)
     values = torch.full((len(ids), len(groups)), torch.nan, dtype=torch.float64)
@@ -413,13 +415,13 @@ class _Column(NamedTuple):
     span: Span | None
 
 
-def _leave_out(row: Sequence[int], tokens: Groups, work: Callable[[list[list[int]]], list[list[float]]],
-               count: int) -> TokenInfluence:
+def _leave_out(task: Task, row: Sequence[int], tokens: Groups,
+               work: Callable[[list[list[int]]], list[list[float]]], count: int) -> TokenInfluence:
     """The influence of groups of ids of a row on `count` tokens, whose log-probabilities `work` computes."""
     if not count:
         return TokenInfluence(torch.zeros(0, len(tokens), dtype=torch.float64), tokens)
     rows = [[row[at] for at in kept] for kept in _kept_places(len(row), tokens)]
-    whole, *without = _of_readable(rows, work, count)
+    whole, *without = _of_readable(task, rows, work, count)
     assert whole is not None
     return TokenInfluence.of(whole, without, tokens)
 
@@ -429,11 +431,12 @@ def _kept_places(count: int, tokens: Groups) -> list[list[int]]:
     return [[*range(count)], *([at for at in range(count) if at not in some] for some in map(set, tokens))]
 
 
-def _of_readable(rows: list[list[int]], work: Callable[[list[list[int]]], list[ResultT]],
+def _of_readable(task: Task, rows: list[list[int]], work: Callable[[list[list[int]]], list[ResultT]],
                  least: int = 1) -> list[ResultT | None]:
     """The results of `work` in batches; None for an empty row, which a model without special ids cannot read."""
     readable = [row for row in rows if row]
-    found = iter(map_batches(readable, [max(len(row), least) for row in readable], work))
+    batch_tokens = max(1, min(MAX_BATCH_TOKENS, MAX_LOGITS // task.vocabularies[-1]))
+    found = iter(map_batches(readable, [max(len(row), least) for row in readable], work, batch_tokens))
     return [next(found) if row else None for row in rows]
 
 
