@@ -418,10 +418,11 @@ def _print_influence(trace: "Trace", terminal: Terminal) -> None:
     assert trace.influence is not None
     if bool(found.values.isnan().all()):  # such as a text of one word, after which nothing comes
         return
-    terminal.heading("Influence (what changes if an input word is left out)")
     if trace.sides[trace.influence.columns].grid is not None:
-        terminal.text(f"No effect: {len(found.without_effect)} of {len(found.words)} patches, made grey one by one.")
+        terminal.heading("Influence (what changes if a patch is made grey)")
+        terminal.text(f"No effect: {len(found.without_effect)} of {len(found.words)} patches.")
     else:
+        terminal.heading("Influence (what changes if an input word is left out)")
         _print_words_without_effect(found, trace.influence.rows, terminal)
     strongest = [(target, found.words[number], float(found.values[row, number]))
                  for row, (target, number) in enumerate(zip(found.targets, found.strongest(), strict=True))
@@ -443,10 +444,10 @@ def _print_words_without_effect(found: "Influence", rows: str, terminal: Termina
     if not without:
         terminal.text("Every word has an effect.")
         return
-    changed = {"labels": "no other label", "label": "no label", "text": "no later word"}.get(rows, "no output word")
+    changed = {"labels": "every other label", "label": "the label", "text": "every later word"}
     it = "it" if len(without) == 1 else "one of them"
-    terminal.text(f"No effect: {', '.join(without)}. Leaving {it} out changes {changed} by {MIN_EFFECT:g} nats or "
-                  "more.")
+    terminal.text(f"No effect: {', '.join(without)}. Leaving {it} out changes {changed.get(rows, 'every output word')} "
+                  f"by less than {MIN_EFFECT:g} nats.")
 
 
 def _serve_page(traces: "Sequence[Trace]", what_if: "Callable[[WhatIfRequest], Trace] | None", port: int,
