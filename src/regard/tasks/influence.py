@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.data.tokenizer.interface import Span, Word
+from regard.data.tokenizer.interface import Span, Word, check_text
 from regard.decoding.forced import forced
 from regard.inspection.trace import Trace
 from regard.inspection.trace_format import TracedInfluence, TraceSide
@@ -319,9 +319,10 @@ def patch_tokens(classifier: Classifier, image: Tensor, label: int,
 def translation_influence(translator: Translator, text: str, translation: Translation | str | None,
                           chosen: Iterable[int] | None) -> Influence:
     """`Translator.influence`, for a translator of one direction."""
-    if not isinstance(text, str):
-        raise checks.wrong("text", "a text", *checks.kind(text))
-    if translation is not None and not isinstance(translation, Translation | str):
+    check_text(text)
+    if isinstance(translation, str):
+        check_text(translation, "translation")
+    elif translation is not None and not isinstance(translation, Translation):
         raise checks.wrong("translation", "a text, or a result of `translate`", *checks.kind(translation))
     both = translator.pair_tokenizer()
     [source], words = both.encode_sources([text]), both.source_words(text)
@@ -346,7 +347,7 @@ def language_influence(completer: Completer, given: str | Completion, chosen: It
         return Influence.of(written, read, found.tokens, found.values)
     if not isinstance(given, str):
         raise checks.wrong("given", "a text, or a result of `complete`", *checks.kind(given))
-    [ids] = completer.encode_prompts([given])
+    [ids] = completer.encode_prompts([check_text(given, "given")])
     words = row_words(completer, given, ids)
     side = TraceSide(tuple(tokenizer.pieces(ids)), given, tuple(words))
     found = text_tokens(completer, ids, words, chosen)
@@ -370,7 +371,7 @@ def label_influence(classifier: Classifier, given: str | Tensor, label: str | No
         if not isinstance(given, str):
             raise checks.wrong("given", "a text, or one image (C, H, W)", *checks.kind(given))
         classifier._check_reads_text("given")
-        [row] = classifier.encode_texts([given])
+        [row] = classifier.encode_texts([check_text(given, "given")])
         number = _label_number(names, label, classifier._probabilities([row])[0])
         side = TraceSide((), given, tuple(row_words(classifier, given, row)))
         found = label_tokens(classifier, row, side.words, number, chosen)

@@ -165,8 +165,6 @@ class Labeller(LabelTask):
         """
         from regard.tasks.influence import labelling_influence
 
-        if not isinstance(text, str):
-            raise checks.wrong("text", "a text", *checks.kind(text))
         spans = token_spans(check_text(text), self.unit, split_punctuation=self.splits_punctuation and not tokenized)
         return labelling_influence(self, text, [text[span.start:span.end] for span in spans], spans, words)
 
