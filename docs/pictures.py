@@ -19,7 +19,7 @@ import regard
 from regard.data import phrasebook
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
-from regard.tasks.traces import trace_forced, trace_translation
+from regard.tasks.traces import INFLUENCE_LIMIT, trace_forced, trace_translation
 from regard.tasks.translator import Translator
 
 TEXT = "The black cat sees a small dog."
@@ -46,7 +46,8 @@ def main() -> int:
     given.output.mkdir(exist_ok=True)
     names = [given.model, *([] if given.other is None else [given.other])]
     tasks = [regard.load(name) for name in names]
-    traces = [trace_translation(task, TEXT, name=name.name) for task, name in zip(tasks, names, strict=True)]
+    traces = [trace_translation(task, TEXT, name=name.name, influence_limit=INFLUENCE_LIMIT)
+              for task, name in zip(tasks, names, strict=True)]
     kept = given.output.resolve().parent / "traces"
     kept.mkdir(exist_ok=True)
     traces[0].save(kept / "cat.safetensors")

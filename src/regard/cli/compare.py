@@ -321,14 +321,15 @@ def _write_sentence_pages(folder: Path, found: dict[str, Any], models: "Sequence
     from regard.comparison.pages import linked_sentences
     from regard.inspection.page.document import page_html
     from regard.storage.filesystem import write_file
-    from regard.tasks.traces import trace_translation
+    from regard.tasks.traces import INFLUENCE_LIMIT, trace_translation
 
     if not all(task.attends for _, task in models):
         return {}
     pages = dict[int, str]()
     for one in linked_sentences(found):
         try:
-            traces = [trace_translation(task, one["source"], beams=beam, name=name) for name, task in models]
+            traces = [trace_translation(task, one["source"], beams=beam, name=name, influence_limit=INFLUENCE_LIMIT)
+                      for name, task in models]
         except ValueError:  # a blank source, or a model that generates nothing for it
             continue
         (folder / SENTENCE_PAGES).mkdir(exist_ok=True)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from regard.inspection.trace import Trace
     from regard.tasks.completer import Completer
     from regard.tasks.heads import HeadReport
+    from regard.tasks.influence import Influence
     from regard.tasks.labeller import Labeller
     from regard.tasks.task import Task
     from regard.tasks.translator import Translator
@@ -115,6 +116,10 @@ def look(
         autocompletion=complete_names("map", "heads", "entropy", "patches"),
         help="Kind of picture: map (one attention map), heads (all heads), entropy (of every head), or patches "
         "(over an image).")] = None,
+    influence: Annotated[bool | None, typer.Option(
+        "--influence/--no-influence", rich_help_panel=OUTPUT_PANEL, show_default="for at most 64 words",
+        help="Compute what each word of the input changes if it is left out. In a long text, groups of neighbouring "
+        "words are left out.")] = None,
     terminal: Annotated[bool, typer.Option(
         "--terminal", rich_help_panel=OUTPUT_PANEL, help="Print one attention map in the terminal.")] = False,
     browser: Annotated[bool, typer.Option(
@@ -132,7 +137,7 @@ def look(
     """
     try:
         if heads:
-            given_options = (given, other, target, beam, max_length, frame, columns, output, view)
+            given_options = (given, other, target, beam, max_length, frame, columns, output, view, influence)
             if given_options != (None,) * len(given_options) or joint or terminal:
                 fail("With --heads only --sentences, --to, --device and --json have an effect. Leave out the others.")
             _look_at_heads(subject, heads, sentences, to, device, as_json)
@@ -141,19 +146,19 @@ def look(
             fail("--json and --sentences are for --heads. Leave them out, or add --heads DATA.")
         _check_output(output, view)
         if _is_model(subject) and _forecasts(subject):
-            if (other, target, beam, max_length, to, view) != (None,) * 6:
-                fail("--with, --target, --to, --beam, --max-length and --view have no effect on a forecaster of "
-                     "tracks. Leave them out.")
+            if (other, target, beam, max_length, to, view, influence) != (None,) * 7:
+                fail("--with, --target, --to, --beam, --max-length, --view and --influence have no effect on a "
+                     "forecaster of tracks. Leave them out.")
             _look_at_tracks(subject, given, frame, columns, joint, device, output, terminal or output == "-", browser)
             return
         if (frame, columns, joint) != (None, None, False):
             fail("--frame, --columns and --joint are for a forecaster of tracks. Leave them out.")
         if _is_model(subject):
-            traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device, to)
+            traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device, to, influence)
         else:
-            if (other, target, beam, max_length, to) != (None, None, None, None, None):
-                fail("--with, --target, --to, --beam and --max-length need a model folder, not a trace. To show two "
-                     "traces side by side, give both files.")
+            if (other, target, beam, max_length, to, influence) != (None,) * 6:
+                fail("--with, --target, --to, --beam, --max-length and --influence need a model folder, not a trace. "
+                     "To show two traces side by side, give both files.")
             traces, what_if = [_load_trace(name) for name in (subject, given) if name is not None], None
         if not all(trace.attentions for trace in traces):
             fail("There is no attention to show: the model or trace has no attention layer.")
@@ -261,8 +266,8 @@ def _load_trace(name: str) -> "Trace":
 
 
 def _trace_models(folder: str, other: str | None, given: str | None, target: str | None, beam: int | None,
-                  max_length: int | None, device: str,
-                  to: str | None) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
+                  max_length: int | None, device: str, to: str | None,
+                  influence: bool | None) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
     """The traces of one or two models, and the function that answers "what if"."""
     if given is None:
         fail(f"{escape_unprintable(folder)}: Give a text (or an image): regard look {escape_unprintable(folder)} TEXT")
@@ -273,16 +278,26 @@ def _trace_models(folder: str, other: str | None, given: str | None, target: str
     for name, task in zip(names, tasks, strict=True):
         _check_task_options(name, task, target, beam, max_length, to)
     tasks = [task.into(to) if isinstance(task, Translator) else task for task in tasks]
+    limit = _influence_limit(influence)
     if any(_reads_images(task) for task in tasks):
         if not all(map(_reads_images, tasks)):
             fail("One model takes images and the other text. Give two models with the same kind of input.")
-        return [_trace_image_file(task, given, name) for task, name in zip(tasks, names, strict=True)], None
+        return [_trace_image_file(task, given, name, limit) for task, name in zip(tasks, names, strict=True)], None
     text = _read_text(given)
-    tracers = [partial(_trace_text, task, _model_name(name), beam, max_length)
+    tracers = [partial(_trace_text, task, _model_name(name), beam, max_length, limit)
                for task, name in zip(tasks, names, strict=True)]
     traces = [tracer(text, target=target) for tracer in tracers]
     return traces, lambda request: tracers[request.trace](request.text, prefix=request.prefix, choice=request.choice,
                                                           beams=request.beams)
+
+
+def _influence_limit(influence: bool | None) -> int:
+    """The number of words up to which the influence of each is computed."""
+    from regard.tasks.traces import INFLUENCE_LIMIT
+
+    if influence is None:
+        return INFLUENCE_LIMIT
+    return sys.maxsize if influence else 0
 
 
 def _check_task_options(name: str, task: "Task", target: str | None, beam: int | None, max_length: int | None,
@@ -298,7 +313,7 @@ def _check_task_options(name: str, task: "Task", target: str | None, beam: int |
         fail("--beam has no effect with --target: nothing is searched. Leave one of them out.")
 
 
-def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | None, text: str, *,
+def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | None, limit: int, text: str, *,
                 target: str | None = None, prefix: str = "", choice: int = 0, beams: int | None = None) -> "Trace":
     """The trace of a model on a text."""
     from regard.tasks import traces
@@ -311,16 +326,17 @@ def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | Non
     beams = beams or beam or DEFAULT_BEAMS.get(type(task).__name__, 1)
     if isinstance(task, Translator):
         if target is not None:
-            return traces.trace_forced(task, text, target, name=name)
+            return traces.trace_forced(task, text, target, name=name, influence_limit=limit)
         return traces.trace_translation(task, text, beams=max(beams, choice + 1), choice=choice, prefix=prefix,
-                                        name=name)
+                                        name=name, influence_limit=limit)
     if isinstance(task, Completer):
-        return traces.trace_completion(task, text + prefix, max_length=max_length or 0, beams=beams, name=name)
+        return traces.trace_completion(task, text + prefix, max_length=max_length or 0, beams=beams, name=name,
+                                       influence_limit=limit)
     assert isinstance(task, Filler | Classifier | Labeller | Embedder)
-    return traces.trace_input(task, text, name=name)
+    return traces.trace_input(task, text, name=name, influence_limit=limit)
 
 
-def _trace_image_file(task: "Task", path: str, name: str) -> "Trace":
+def _trace_image_file(task: "Task", path: str, name: str, limit: int) -> "Trace":
     import torch
 
     from regard.data.images import ImageShape, read_pixels, scale_pixels
@@ -335,7 +351,7 @@ def _trace_image_file(task: "Task", path: str, name: str) -> "Trace":
     image = scale_pixels(torch.tensor(pixels)).to(task.device)
     best = task.classify(image.unsqueeze(0))[0][0]
     title = f"{Path(path).name}: {best.name}, {100 * best.probability:.1f}%"
-    return trace_image(task, image, title=title, name=_model_name(name))
+    return trace_image(task, image, title=title, name=_model_name(name), influence_limit=limit)
 
 
 def _shown_pixels(path: str) -> Any:
@@ -434,6 +450,49 @@ def _print_maps(traces: "Sequence[Trace]") -> None:
         weights = found.weights(MAX_MAP_WORDS)
         terminal.beside([heat_map(weights, found.rows[:MAX_MAP_WORDS], found.columns[:MAX_MAP_WORDS],
                                   width=terminal.width, shades=terminal.shades)])
+        if trace.influence is not None:
+            _print_influence(trace, terminal)
+
+
+def _print_influence(trace: "Trace", terminal: Terminal) -> None:
+    """Print the words without effect, and for each output word the input word that it depends on most."""
+    from regard.tasks.influence import traced_influence
+
+    found = traced_influence(trace)
+    assert found is not None
+    assert trace.influence is not None
+    if bool(found.values.isnan().all()):  # such as a text of one word, after which nothing comes
+        return
+    if trace.sides[trace.influence.columns].grid is not None:
+        terminal.heading("Influence (what changes if a patch is made grey)")
+        terminal.text(f"No effect: {len(found.without_effect)} of {len(found.words)} patches.")
+    else:
+        terminal.heading("Influence (what changes if an input word is left out)")
+        _print_words_without_effect(found, trace.influence.rows, terminal)
+    strongest = [(target, found.words[number], float(found.values[row, number]))
+                 for row, (target, number) in enumerate(zip(found.targets, found.strongest(), strict=True))
+                 if number is not None][:MAX_MAP_WORDS]
+    if strongest:
+        rows = [(escape_unprintable(target), escape_unprintable(word), f"{value:.1f} nats")
+                for target, word, value in strongest]
+        rows.insert(0, ("output", "depends most on", "it adds"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        terminal.beside([["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                          for row in rows]])
+
+
+def _print_words_without_effect(found: "Influence", rows: str, terminal: Terminal) -> None:
+    """Print a line of the words that change nothing; `rows` is the side of the output."""
+    from regard.tasks.influence import MIN_EFFECT
+
+    without = [escape_unprintable(word) for word in found.without_effect]
+    if not without:
+        terminal.text("Every word has an effect.")
+        return
+    changed = {"labels": "every other label", "label": "the label", "text": "every later word"}
+    it = "it" if len(without) == 1 else "one of them"
+    terminal.text(f"No effect: {', '.join(without)}. Leaving {it} out changes {changed.get(rows, 'every output word')} "
+                  f"by less than {MIN_EFFECT:g} nats.")
 
 
 def _serve_page(traces: "Sequence[Trace]", what_if: "Callable[[WhatIfRequest], Trace] | None", port: int,

@@ -1,11 +1,11 @@
-"""Statistics of attention weights and of word alignments.
+"""Statistics of attention weights, of word alignments, and of the influence of words.
 
 Weights are one matrix (Nq, Nk). A link is a pair (word of the source, word of the target). This module does not
-know where weights and links come from.
+know where weights, links and log-probabilities come from.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -176,3 +176,41 @@ def held_out_log_likelihood(sentences: Sequence[Sequence[Link]]) -> float:
             together = sum(1 for link in others if link == (s, t))
             terms.append(math.log((together + alone) / (sum(1 for link in others if link[0] == s) + 1)))
     return sum(terms) / len(terms)
+
+
+# ---- influence ---------------------------------------------------------------------------------------------------
+
+
+def influence(log_probabilities: Callable[[Sequence[int]], ArrayLike], source: Sequence[int],
+              words: Sequence[Sequence[int]]) -> Floats:
+    """I[t, s] = log p(y_t | x, y_<t) - log p(y_t | x without word s, y_<t). -> (n, M)
+
+    log_probabilities(x) has log p(y_t | x, y_<t) for every t = 1 .. n; words[s] has the positions of word s in x.
+    """
+    whole = floats(log_probabilities(source))
+    result = np.zeros((len(whole), len(words)))
+    for s, word in enumerate(words):
+        rest = [source[i] for i in range(len(source)) if i not in word]
+        without = floats(log_probabilities(rest))
+        for t in range(len(whole)):
+            result[t, s] = whole[t] - without[t]
+    return result
+
+
+def influence_shares(values: ArrayLike, least: float) -> Floats:
+    """max(0, I[t, s]) / r_t with r_t = sum_s max(0, I[t, s]), where r_t > least; 0 in the other rows."""
+    values = floats(values)
+    n, M = values.shape
+    result = np.zeros((n, M))
+    for t in range(n):
+        total = sum(max(0.0, values[t, s]) for s in range(M))
+        for s in range(M):
+            result[t, s] = max(0.0, values[t, s]) / total if total > least else 0.0
+    return result
+
+
+def without_effect(values: ArrayLike, threshold: float) -> list[int]:
+    """The words s with |I[t, s]| < threshold for all t."""
+    values = floats(values)
+    return [s for s in range(values.shape[1])
+            if all(abs(values[t, s]) < threshold for t in range(values.shape[0]))]

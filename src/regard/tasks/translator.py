@@ -4,6 +4,7 @@
     sample       random translations
     mbr          minimum Bayes risk: of several translations the one most similar to the others
     align        which words of the source each word of a translation attends to
+    influence    which words of the source each word of a translation depends on
 
 `TranslatorMixin` has the methods that every engine offers: torch here, CTranslate2 in
 `regard.tasks.ctranslate2_engine`. Texts are translated in batches of similar length; the result for one text does not
@@ -14,7 +15,7 @@ import copy
 import html
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
@@ -79,6 +80,7 @@ from regard.tasks.task import (
 if TYPE_CHECKING:
     from regard.inspection.trace import Trace
     from regard.inspection.watch import Replay
+    from regard.tasks.influence import Influence
 
 LENGTH_FACTOR, EXTRA_LENGTH = 2, 50
 """The default maximum length: LENGTH_FACTOR times the tokens of the source, and EXTRA_LENGTH more."""
@@ -486,6 +488,24 @@ class Translator(Task, TranslatorMixin):
         pairs = [(text, one.ids) for text, one in zip(texts, translations, strict=True)]
         return self.into(to)._align_pairs(pairs, layer)
 
+    def influence(self, text: str, translation: "Translation | str | None" = None, *,
+                  words: Iterable[int] | None = None, to: str | None = None) -> "Influence":
+        """How much each word of a text matters for each word of its translation.
+
+        The model reads the translation with the whole text and without each word; the difference of the
+        log-probabilities is the influence of the word, in nats. It needs no attention.
+
+        Args:
+            translation: a text, or a result of `translate`, of which exactly the generated tokens are read; by default
+                what `translate` returns.
+            words: the numbers of the words that are left out, from 0, each alone. By default all are; in a text of more
+                than 64 words, groups of neighbours.
+            to: the target language, if the model has several.
+        """
+        from regard.tasks.influence import translation_influence
+
+        return translation_influence(self.into(to), text, translation, words)
+
     @property
     def attends(self) -> bool:
         """Whether the model has cross-attention; a recurrent one may have a single context vector."""
@@ -597,9 +617,9 @@ class Translator(Task, TranslatorMixin):
 
     def _tracer(self, text: str) -> "Callable[[Translation], Trace]":
         def trace(translation: Translation) -> "Trace":
-            from regard.tasks.traces import trace_generated
+            from regard.tasks.traces import INFLUENCE_LIMIT, trace_generated
 
-            return trace_generated(self, text, translation)
+            return trace_generated(self, text, translation, influence_limit=INFLUENCE_LIMIT)
 
         return trace
 

@@ -464,6 +464,9 @@ def _patches_view(trace: "Trace", image: Any = None) -> "Figure":
     attention = [one for one in trace.attentions if trace.sides[one.keys].grid is not None][-1]
     side = trace.sides[attention.keys]
     assert side.grid is not None
+    if image is None and side.image is not None:
+        kept = side.image
+        image = np.frombuffer(kept.pixels, np.uint8).reshape(kept.height, kept.width, kept.channels)
     if attention.queries == attention.keys and side.lead:
         weights, note = attention.look.rows(0), f"attention of the token {side.tokens[0]}"
     else:
