@@ -244,7 +244,7 @@ def test_patches_become_grey(name):
                 other[:, top:top + size, left:left + size] = 0.0
                 want.append(float(whole[number] - task.model(other.unsqueeze(0))[0].log_softmax(-1)[number]))
     assert found.targets == (task.label_names()[number],)
-    assert (found.words[0], found.words[-1]) == ("1, 1", f"{config.image_height // size}, {config.image_width // size}")
+    assert (found.words[0], found.words[-1]) == ("1,1", f"{config.image_height // size},{config.image_width // size}")
     np.testing.assert_allclose(found.values[0].numpy(), want, rtol=0, atol=1e-12)
     last = task.influence(image, words=[len(want) - 1])
     np.testing.assert_allclose(last.values.numpy(), [want[-1:]], rtol=0, atol=1e-12)
