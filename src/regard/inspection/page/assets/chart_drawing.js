@@ -144,7 +144,7 @@ export function columnLabelSpace(broad, cell) {
 /** @typedef {import("./chart.js").Chart} Chart */
 
 /**
- * Lines between cells in the colour of the page, a cross in what is not finite, a dot in a zero.
+ * Lines between cells, and a cross in what is not finite.
  * @param {CanvasRenderingContext2D} pen
  * @param {Chart} chart
  */
@@ -154,7 +154,7 @@ export function drawCells(pen, chart) {
     Math.min(plane.rows, view.y + plot.height / view.zy),
     Math.min(plane.columns, view.x + plot.width / view.zx)
   ];
-  pen.fillStyle = themeValue("paper");
+  pen.fillStyle = themeValue("line");
   for (let i = Math.ceil(view.y); i < bottom; i++)
     pen.fillRect(plot.x, plot.y + (i - view.y) * view.zy - 0.5, plot.width, 1);
   for (let j = Math.ceil(view.x); j < right; j++)
@@ -163,10 +163,6 @@ export function drawCells(pen, chart) {
   for (let i = Math.floor(view.y); i < bottom; i++)
     for (let j = Math.floor(view.x); j < right; j++) {
       const value = chart.valueAt(i, j);
-      if (value === 0 && !plane.masked(i, j)) {
-        pen.fillStyle = themeValue("soft");
-        pen.fillRect(plot.x + (j - view.x + 0.5) * view.zx - 1, plot.y + (i - view.y + 0.5) * view.zy - 1, 2, 2);
-      }
       if (value === undefined || value - value === 0) continue;
       const [x, y] = [plot.x + (j - view.x + 0.3) * view.zx, plot.y + (i - view.y + 0.3) * view.zy];
       pen.beginPath();

@@ -87,6 +87,23 @@ export function textOf(side) {
   return side.text ?? joinTokens(side.tokens);
 }
 
+const RIGHT_TO_LEFT = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Adlam}]/u;
+
+/**
+ * The direction of a text: that of its first letter. `dir="auto"` does not look into isolated parts of a line.
+ * @param {string} text
+ * @returns {"ltr" | "rtl"}
+ */
+export function directionOf(text) {
+  const letter = /\p{L}/u.exec(text);
+  return letter && RIGHT_TO_LEFT.test(letter[0]) ? "rtl" : "ltr";
+}
+
+/** @param {string} text whether a sentence may end with this word */
+export function endsSentence(text) {
+  return /[.!?…。！？؟۔।][\p{Pe}\p{Pf}"'»]*$/u.test(text);
+}
+
 /** @param {string[]} tokens */
 export function joinTokens(tokens) {
   const spaced = tokens.some((token) => token.includes("▁"));
@@ -100,6 +117,24 @@ export function joinTokens(tokens) {
  */
 export function isSeparator(token) {
   return /^(<\/?[\w| -]{1,24}>|\[[A-Z]{1,12}\])$/.test(token);
+}
+
+/**
+ * The places of a longest common subsequence in two lists of words.
+ * @param {string[]} before
+ * @param {string[]} after
+ * @returns {[number, number][]}
+ */
+export function pairWords(before, after) {
+  /** @type {[number, number][]} */
+  const pairs = [];
+  let [i, j] = [0, 0];
+  for (const { kind } of diffWords(before, after)) {
+    if (kind === "same") pairs.push([i++, j++]);
+    else if (kind === "gone") i++;
+    else j++;
+  }
+  return pairs;
 }
 
 /**

@@ -8,7 +8,7 @@ import { blockMeans } from "./numbers.js";
  * @param {string} text base64
  * @returns {Uint8Array}
  */
-function decodeBase64(text) {
+export function decodeBytes(text) {
   const quick = /** @type {{fromBase64?: (text: string) => Uint8Array}} */ (/** @type {unknown} */ (Uint8Array));
   if (quick.fromBase64) return quick.fromBase64(text); // newer browsers, ten times faster
   const binary = atob(text);
@@ -22,7 +22,7 @@ function decodeBase64(text) {
  * @param {string} text base64
  */
 export function decodeFloat32(text) {
-  const bytes = decodeBase64(text);
+  const bytes = decodeBytes(text);
   if (bytes.length % 4) throw new Error("the data of this page is truncated: write the page again");
   return new Float32Array(bytes.buffer);
 }
@@ -32,7 +32,7 @@ export function decodeFloat32(text) {
  * @param {string} text base64
  */
 export function decodeFloat16(text) {
-  const bytes = decodeBase64(text);
+  const bytes = decodeBytes(text);
   if (bytes.length % 2) throw new Error("the data of this page is truncated: write the page again");
   return new Uint16Array(bytes.buffer);
 }
