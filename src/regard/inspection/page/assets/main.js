@@ -10,6 +10,7 @@ import { plural } from "./numbers.js";
 import { isSmall } from "./planes.js";
 import { readView } from "./read.js";
 import { clearThemeCache, isDark } from "./scale.js";
+import { unpackSearch } from "./search.js";
 import { searchView } from "./search_view.js";
 import { directionOf, textOf } from "./text.js";
 import { tryView } from "./try.js";
@@ -54,6 +55,7 @@ function readPage() {
 /** @param {HTMLElement} root */
 function start(root) {
   const page = readPage();
+  page.traces.forEach(unpackSearch);
   const room = make("div", { id: "view", role: "tabpanel", tabindex: "-1" });
   const live = make("div", { class: "visually-hidden", "aria-live": "polite", role: "status" });
   const header = make("header", { class: "page" });
@@ -87,6 +89,7 @@ function start(root) {
       }, 120);
     },
     addTrace(trace, of) {
+      unpackSearch(trace);
       origins.push(origins[of]);
       return page.traces.push(trace) - 1;
     },

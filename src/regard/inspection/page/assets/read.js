@@ -61,7 +61,7 @@ export const readView = {
     const units = sides && [trace.sides[sides.source], trace.sides[sides.target]].map(readableUnits);
     const short = units && Math.max(...units.map((one) => one.length)) <= MAX_WORDS;
     const one = trace.attentions[selectedAttention(trace, {}).attention];
-    if (!sides || !units || !short || !isSmall(trace, one)) return textReading(app, number, sides, main);
+    if (!sides || !units || !short || !isSmall(trace, one)) return textReading(app, number, main);
     let closed = false;
     app.onClose(() => {
       closed = true;
@@ -183,7 +183,9 @@ const MODES = [
 function modeOf({ app, influence }) {
   const asked = app.state.show;
   if (!influence) return "looked";
-  return asked === "looked" || asked === "both" ? asked : "mattered";
+  if (asked === "both") return "both";
+  const kept = app.state.attention !== undefined && app.state.attention !== "best";
+  return asked === "looked" || kept ? "looked" : "mattered";
 }
 
 /**
@@ -317,23 +319,27 @@ function verdictLine(reading, facts, pin) {
   /** @param {"source" | "target"} line @param {number} at @param {string} kind */
   const word = (line, at, kind = "") =>
     make("button", { type: "button", class: `fact ${kind}`, click: () => pin({ line, at }) }, isolatedText((line === "source" ? source : target)[at].name));
-  /** @param {"source" | "target"} line @param {number[]} list */
-  const words = (line, list) =>
-    list.slice(0, 5).flatMap((at, i, shown) => [
-      i === 0 ? "" : i === shown.length - 1 && list.length <= 5 ? " and " : ", ",
-      word(line, at, "bad")
-    ]).concat(list.length > 5 ? [` and ${list.length - 5} more`] : []);
+  /** The words of a fact, with the point that ends its sentence. @param {"source" | "target"} line @param {number[]} list */
+  const words = (line, list) => {
+    const [shown, rest] = [list.slice(0, 5), list.length - 5];
+    return shown.flatMap((at, i) => {
+      const last = i === shown.length - 1;
+      const before = i === 0 ? "" : last && rest <= 0 ? " and " : ", ";
+      const end = last ? (rest > 0 ? ` and ${rest} more.` : ".") : "";
+      return [before, make("span", { class: "fact-end" }, word(line, at, "bad"), end)];
+    });
+  };
   const parts = facts.slice(0, 2).map((fact) => {
     if (fact.kind === "no effect")
       return [
         "The output would be the same without ",
         ...words("source", fact.words),
-        ". ",
+        " ",
         ...(fact.at === undefined
           ? []
           : [`It was looked at (${formatFixed(fact.weight ?? 0, 2)} while writing `, word("target", fact.at), "), and changed nothing. "])
       ];
-    if (fact.kind === "not read") return ["No output word looked at ", ...words("source", fact.words), ". "];
+    if (fact.kind === "not read") return ["No output word looked at ", ...words("source", fact.words), " "];
     const [at] = fact.words;
     const rival = rivals[at]?.[0];
     return [
@@ -342,8 +348,7 @@ function verdictLine(reading, facts, pin) {
       ` (${formatPercent(sure?.[at] ?? 0)}`,
       ...(rival ? ["; ", isolatedText(rival.text), ` ${formatPercent(rival.probability)}`] : []),
       ")",
-      ...(fact.words.length > 1 ? [", and ", ...words("target", fact.words.slice(1))] : []),
-      ". "
+      ...(fact.words.length > 1 ? [", and ", ...words("target", fact.words.slice(1)), " "] : [". "])
     ];
   });
   const nothing = influence
@@ -373,7 +378,7 @@ function sourceNotes(reading, at, idle) {
   const title = influence
     ? `Without ${source[at].name}, the output loses ${formatFixed(sums[at], 2)} nats`
     : `The weights on ${source[at].name} have the sum ${formatFixed(sums[at], 2)}`;
-  return [make("span", { class: "worth", "aria-hidden": "true" }, bar), make("small", { class: idle.has(at) ? "idle" : "", title }, what)];
+  return [make("span", { class: "worth", "aria-hidden": "true" }, bar), make("small", { class: idle.has(at) ? "idle" : "", dir: "ltr", title }, what)];
 }
 
 /**
@@ -388,7 +393,7 @@ function targetNotes({ sure, rivals }, at, force) {
   bar.style.width = `${Math.max(0, Math.min(1, sure[at])) * 100}%`;
   return [
     make("span", { class: "worth", "aria-hidden": "true" }, bar),
-    make("small", { class: sure[at] < 0.6 ? "doubt" : "" }, formatPercent(sure[at])),
+    make("small", { class: sure[at] < 0.6 ? "doubt" : "", dir: "ltr" }, formatPercent(sure[at])),
     ...(rivals[at] ?? []).map((rival) => rivalButton(rival, at, force, "-1"))
   ];
 }

@@ -9,6 +9,25 @@ import { isSeparator, joinTokens, visibleText } from "./text.js";
 /** @typedef {{chain: number, x: number, line: number}} Placed */
 
 /**
+ * Put the nodes of every search together: the page has them as one list for each key, which is shorter.
+ * @param {Trace} trace
+ */
+export function unpackSearch({ search }) {
+  const packed = /** @type {any} */ (search?.nodes);
+  if (!search || !packed || Array.isArray(packed)) return;
+  const [ended, kept] = [new Set(packed.ended), new Set(packed.kept)];
+  search.nodes = packed.token.map((/** @type {string} */ token, /** @type {number} */ i) => ({
+    parent: packed.parent[i],
+    token,
+    log_probability: packed.log_probability[i],
+    total: packed.total[i],
+    ended: ended.has(i),
+    kept: kept.has(i),
+    score: packed.score?.[i]
+  }));
+}
+
+/**
  * The nodes from the beginning to this one.
  * @param {Search} search
  * @param {number} number

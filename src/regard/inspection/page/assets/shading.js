@@ -2,13 +2,13 @@
 // model, a classifier, labels), and for two texts that are too long for ribbons. Rows of large maps are fetched one at a
 // time.
 
-import { defaultAttention, selectedAttention, selectionControls } from "./alignment.js";
-import { mutedText, notice, textButton } from "./controls.js";
+import { selectedAttention, selectionControls } from "./alignment.js";
+import { mutedText, notice, textButton, toggle } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
-import { clamp, formatFixed, formatPercent, largest } from "./numbers.js";
-import { attentionTitle, groupTokens, isSmall } from "./planes.js";
+import { clamp, formatCount, formatFixed, formatPercent, largest } from "./numbers.js";
+import { attentionTitle, groupTokens } from "./planes.js";
 import { directionOf, hasWords, isSeparator, textOf, tokenUnits, visibleText, wordUnits } from "./text.js";
-import { wordProbabilities } from "./verdict.js";
+import { columnSums, readInfluence, wordProbabilities } from "./verdict.js";
 import { attentionSize } from "./weights.js";
 
 const MAX_SHADED = 4000; // words of a text that is shown as words
@@ -24,10 +24,9 @@ function unitsOf(side) {
 /**
  * @param {App} app
  * @param {number} number
- * @param {{source: string, target: string} | null} pair the sides, if an output looks at an input
  * @param {HTMLElement} room
  */
-export function textReading(app, number, pair, room) {
+export function textReading(app, number, room) {
   const trace = app.traces[number];
   const chosen = selectedAttention(trace, app.state);
   const one = trace.attentions[chosen.attention];
@@ -37,32 +36,109 @@ export function textReading(app, number, pair, room) {
     fill(
       room,
       notice(
-        `This text has ${longest.toLocaleString("en")} tokens, too many to read here. `,
+        `This text has ${formatCount(longest)} tokens, too many to read here. `,
         textButton("Open the map", () => app.navigate({ view: "map" }))
       )
     );
     return;
   }
-  const detail = make("div", { class: "detail" });
   const columns = paragraph(trace, names.columns);
-  const rows = sameUnits(trace, names.rows, names.columns) ? columns : paragraph(trace, names.rows);
-  const labels = rows !== columns && isLabelled(trace, names) ? labelTrack(trace, names, columns) : null;
-  const shown = labels ? columns : rows;
-  const surprise = surprisal(trace, shown);
+  const labelled = isLabelled(trace, names);
+  const rows = labelled || sameUnits(trace, names.rows, names.columns) ? columns : paragraph(trace, names.rows);
+  const effect = effectOf(trace, names, rows, columns);
+  const mode = effect && app.state.show !== "looked" ? "mattered" : "looked";
+  const detail = make("div", { class: "detail" });
+  const head = chosen.head < 0 ? "mean of all heads" : `head ${chosen.head}`;
   fill(
     room,
+    effect ? effectVerdict(trace, effect, columns.units) : null,
+    effect
+      ? toggle(
+          "Show",
+          [
+            ["mattered", "what mattered"],
+            ["looked", "where it looked"]
+          ],
+          mode,
+          (show) => app.navigate({ show })
+        )
+      : null,
+    mode === "looked" ? selectionControls(app, number, chosen, "") : null,
     mutedText(
-      `Point at a word to shade what it looked at, by ${attentionTitle(trace, one)}` +
-        `${chosen.head < 0 ? ", mean of all heads" : `, head ${chosen.head}`}. Click it to keep the shading.`
+      mode === "looked"
+        ? `Point at a word to shade what it looked at (${attentionTitle(trace, one)}, ${head}); click it to keep that.`
+        : effect?.whole
+          ? "Shaded: the words without which the label is less likely. Leaving a word out can break the grammar."
+          : "Point at a word to shade the words without which it is less likely; click it to keep that. Leaving a word " +
+            "out can break the grammar, and of two words that say the same, each seems to have no effect."
     ),
-    selectionControls(app, number, chosen, ""),
-    surprise,
-    shown === columns ? null : block(columns, textOf(trace.sides[names.columns]), names.columns),
-    block(shown, textOf(trace.sides[names.rows]), names.rows),
+    labelled ? labelTrack(trace, names, columns) : null,
+    rows === columns ? null : block(columns, textOf(trace.sides[names.columns]), names.columns),
+    block(rows, textOf(trace.sides[rows.side]), rows.side),
     detail,
-    labels
+    surprisal(trace, rows),
+    effect ? null : mutedText("“What mattered” is not in this trace. To see it: regard look MODEL TEXT")
   );
-  follow(app, number, chosen, { rows: shown, columns }, detail);
+  follow(app, number, chosen, { rows, columns }, detail, mode === "mattered" ? effect : null);
+}
+
+/**
+ * Where the tokens that were written lie in a text that ends with them.
+ * @param {Trace} trace
+ * @param {string} side
+ * @param {string} written
+ */
+function writtenOffset(trace, side, written) {
+  if (side === written) return 0;
+  const [text, own] = [trace.sides[side].tokens, trace.sides[written]?.tokens ?? []];
+  for (let offset = Math.max(0, text.length - own.length); offset < text.length; offset++)
+    if (text.slice(offset).every((token, i) => token === own[i])) return offset;
+  return null;
+}
+
+/**
+ * What mattered for each word of the rows, in nats; `whole` if it is one row for all, the effect on a label.
+ * @typedef {{matrix: import("./verdict.js").Matrix, idle: number[], whole: boolean}} Effect
+ * @param {Trace} trace
+ * @param {{rows: string, columns: string}} names
+ * @param {Paragraph} rows
+ * @param {Paragraph} columns
+ * @returns {Effect | null}
+ */
+function effectOf(trace, names, rows, columns) {
+  const { influence } = trace;
+  if (!influence || influence.columns !== names.columns) return null;
+  if (trace.sides[influence.rows]?.tokens.length === 1 && influence.rows !== names.rows) {
+    const found = readInfluence(trace, [{ name: "", first: 0, last: 0, word: null }], columns.units);
+    return found && { ...found, whole: true };
+  }
+  const offset = influence.rows === names.rows ? 0 : writtenOffset(trace, rows.side, influence.rows);
+  if (offset === null) return null;
+  const moved = rows.units.map((unit) => ({ ...unit, first: unit.first - offset, last: unit.last - offset }));
+  const found = readInfluence(trace, moved, columns.units);
+  return found && { ...found, whole: false };
+}
+
+/**
+ * @param {Trace} trace
+ * @param {Effect} effect
+ * @param {Unit[]} units
+ */
+function effectVerdict(trace, { matrix, idle, whole }, units) {
+  const label = whole && trace.influence ? trace.sides[trace.influence.rows].tokens[0] : "";
+  const sums = columnSums(matrix);
+  const order = largest(sums, 3).filter((j) => sums[j] >= 0.15);
+  const named = (/** @type {number[]} */ list) => list.flatMap((j, k) => [k ? ", " : "", isolatedText(units[j].name)]);
+  const sure = trace.written && whole ? Math.exp(trace.written.log_probabilities[0]) : null;
+  return make(
+    "p",
+    { class: "verdict" },
+    ...(label ? [isolatedText(label), sure === null ? "" : ` (${formatPercent(sure)})`, ": "] : []),
+    ...(order.length ? ["what mattered most: ", ...named(order), ". "] : ["no single word mattered. "]),
+    ...(idle.length && idle.length < units.length
+      ? [`Without effect: `, ...named(idle.slice(0, 6)), idle.length > 6 ? ` and ${idle.length - 6} more.` : "."]
+      : [])
+  );
 }
 
 /**
@@ -150,10 +226,14 @@ function labelTrack(trace, names, text) {
  */
 function surprisal(trace, text) {
   const written = trace.written;
-  if (!written || written.side !== text.side) return null;
-  const sure = wordProbabilities(written, text.units);
+  const offset = written ? writtenOffset(trace, text.side, written.side) : null;
+  if (!written || offset === null) return null;
+  const moved = text.units.map((unit) => ({ ...unit, first: unit.first - offset, last: unit.last - offset }));
+  const own = moved.filter(({ first }) => first >= 0);
+  const sure = wordProbabilities(written, own);
   let nats = 0;
-  sure.forEach((probability, at) => {
+  sure.forEach((probability, k) => {
+    const at = text.units.length - own.length + k;
     if (!(probability > 0)) return;
     nats -= Math.log(probability);
     const word = text.words[at];
@@ -174,8 +254,9 @@ function surprisal(trace, text) {
  * @param {{attention: number, head: number, offset: number}} chosen
  * @param {{rows: Paragraph, columns: Paragraph}} texts
  * @param {HTMLElement} detail
+ * @param {Effect | null} effect what mattered, in place of the weights
  */
-function follow(app, number, chosen, { rows, columns }, detail) {
+function follow(app, number, chosen, { rows, columns }, detail, effect) {
   const trace = app.traces[number];
   const one = trace.attentions[chosen.attention];
   const sizes = attentionSize(trace, one);
@@ -185,7 +266,7 @@ function follow(app, number, chosen, { rows, columns }, detail) {
   const weightsOf = (at) => {
     let found = known.get(at);
     if (!found) {
-      found = rowWeights(app, number, chosen, rows.units[at], columns.units, sizes);
+      found = effect ? effectRow(effect, at) : rowWeights(app, number, chosen, rows.units[at], columns.units, sizes);
       known.set(at, found);
     }
     return found;
@@ -200,7 +281,7 @@ function follow(app, number, chosen, { rows, columns }, detail) {
       word.classList.toggle("on", i === at);
       word.setAttribute("aria-pressed", String(i === pinned));
     });
-    const weights = at === null ? null : await weightsOf(at).catch(() => null);
+    const weights = at === null && !effect?.whole ? null : await weightsOf(at ?? 0).catch(() => null);
     if (request !== asked) return;
     const strongest = weights ? largest(weights, 5).filter((j) => weights[j] >= 0.01) : [];
     const high = weights && strongest.length ? weights[strongest[0]] : 1;
@@ -211,9 +292,11 @@ function follow(app, number, chosen, { rows, columns }, detail) {
       if (share >= 0.03) word.style.setProperty("--share", share.toFixed(3));
       else word.style.removeProperty("--share");
     });
-    if (at === null || !weights) return fill(detail);
-    const told = strongest.flatMap((j, k) => [k ? ", " : "", isolatedText(columns.units[j].name), ` ${formatPercent(weights[j])}`]);
-    fill(detail, make("strong", {}, isolatedText(rows.units[at].name)), " looked at ", ...told, ".");
+    if (at === null || !weights || effect?.whole) return fill(detail);
+    const number = (/** @type {number} */ value) => (effect ? `${formatFixed(value, 2)} nats` : formatPercent(value));
+    const told = strongest.flatMap((j, k) => [k ? ", " : "", isolatedText(columns.units[j].name), ` ${number(weights[j])}`]);
+    const what = effect ? " owes most to " : " looked at ";
+    fill(detail, make("strong", {}, isolatedText(rows.units[at].name)), what, ...(told.length ? told : ["nothing"]), ".");
   };
   const area = rows.words[0]?.closest(".shaded");
   if (!area) return;
@@ -286,9 +369,11 @@ async function rowWeights(app, number, chosen, unit, columns, sizes) {
 }
 
 /**
- * Whether a trace can be read at all: its text, or its picture.
- * @param {Trace} trace
+ * What a word owes to each word, in nats, of what is above zero.
+ * @param {Effect} effect
+ * @param {number} at
  */
-export function isReadable(trace) {
-  return isSmall(trace, trace.attentions[defaultAttention(trace)]);
+async function effectRow({ matrix, whole }, at) {
+  const from = whole ? 0 : at * matrix.columns;
+  return matrix.values.slice(from, from + matrix.columns).map((value) => Math.max(0, value));
 }

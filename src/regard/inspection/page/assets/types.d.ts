@@ -13,13 +13,15 @@ interface Influence { rows: string; columns: string; tokens: number[][]; values:
 interface Unit { name: string; first: number; last: number; word: number | null }
 type Mask = "causal" | "tensor" | { left: number | null; right: number | null } | null;
 
-/** Block means: the last blocks of a row and of a column may hold fewer cells than the others. */
-interface Overview { size: number; rows: number; columns: number; values: string }
+/** Block means, as half-precision parts of a unit; the last blocks may hold fewer cells than the others. */
+interface Overview { size: number; rows: number; columns: number; unit?: number; values: string }
 type Data =
   | { kind: "weights"; values: string }
   | {
       kind: "projected"; query: string; key: string; scale: number; normalizer: string; width: number;
       key_heads: number; mask?: Mask; overview?: Overview;
+      /** Of a query or key: 16 for half precision, 24 for whole multiples of a step (of queries, of keys). */
+      bits?: number; steps?: [number, number];
       /** How far weights of these rounded numbers are from those that were used, at most, in rows from everywhere. */
       error?: number;
     }
