@@ -1,12 +1,14 @@
 """The page's JavaScript, run by Node: numbers, tiles, words, trees; and rules for its source files."""
 
 import base64
+import gzip
 import random
 import re
 import shutil
 import subprocess
 import sys
 import unicodedata
+from itertools import pairwise
 
 import node_scripts
 import numpy as np
@@ -27,8 +29,10 @@ TYPES = ["--allowJs", "--checkJs", "--noEmit", "--strict", "--noUnusedLocals", "
 typed = pytest.mark.skipif(shutil.which("tsc") is None, reason="no tsc here; npm install -g typescript@5.9 brings it")
 
 
-def test_the_page_is_under_180_kilobytes():
-    assert sum(len(part.encode()) for part in load_bundle()) < 180_000
+def test_the_page_is_under_270_kilobytes():
+    text = "".join(load_bundle()).encode()
+    assert len(text) < 270_000
+    assert len(gzip.compress(text)) < 80_000
 
 
 def test_every_module_is_in_the_order():
@@ -212,7 +216,7 @@ return heads.measureHead(desk, 0, 0, 0);
 """
 PATTERNS = {
     "itself": torch.eye(8), "previous token": torch.diag(torch.ones(7), -1), "next token": torch.diag(torch.ones(7), 1),
-    "first token": torch.eye(8)[:1].expand(8, 8), "uniform": torch.full((8, 8), 0.125),
+    "first token": torch.eye(8)[:1].expand(8, 8), "even": torch.full((8, 8), 0.125),
     "": torch.eye(8).flip(0),
 }
 
@@ -249,7 +253,8 @@ def test_position_visible_to_few_rows_names_no_head(tmp_path):
     ("linear", 0.25, 0.25), ("root", 0.25, 0.5), ("log", 1e-3, 0.5), ("log", 1e-9, 0), ("linear", 3, 1),
 ])
 def test_a_scale_runs_from_zero_to_its_largest(tmp_path, shape, value, part):
-    lines = "const one = new scale.Scale(given.shape, 0, 1); return [one.along(given.value), one.ticks()];"
+    lines = "globalThis.document = { documentElement: { dataset: {} } };" \
+            "const one = new scale.Scale(given.shape, 0, 1); return [one.along(given.value), one.ticks()];"
     along, ticks = node_scripts.run(tmp_path, ["scale"], lines, shape=shape, value=value)
     assert along == pytest.approx(part, abs=1e-6)
     assert ticks[-1] == {"value": 1, "at": 1}
@@ -351,42 +356,55 @@ def tree(seed):
 
 
 LAYOUT = """
-const shown = tree.shownNodes(given.search, true, 1000);
-const { placed, lines, depths } = tree.placeNodes(given.search, shown);
-const few = [...tree.shownNodes(given.search, false, 1000)];
-return { placed, lines, depths, few, path: tree.pathTo(given.search, 59) };
+const shown = search.shownNodes(given.search, true, 1000);
+const { chains, roots } = search.chainsOf(given.search, shown);
+const widthOf = (i) => 10 * chains[i].nodes.length;
+const { placed, lines, width } = search.placeChains(chains, roots, widthOf, 5);
+const few = [...search.shownNodes(given.search, false, 1000)];
+return { chains, placed, lines, width, few, path: search.pathTo(given.search, 59) };
 """
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_tree_has_a_place_for_every_node(tmp_path, seed):
-    search = tree(seed)
-    told = node_scripts.run(tmp_path, ["tree"], LAYOUT, search=search)
-    places = {one["number"]: (one["depth"], one["line"]) for one in told["placed"]}
-    assert sorted(places) == list(range(60))
-    assert len(set(places.values())) == 60
-    for number, (depth, line) in places.items():
-        parent = search["nodes"][number]["parent"]
-        assert depth == (0 if parent < 0 else places[parent][0] + 1)
-        assert parent < 0 or line >= places[parent][1]
+    given = tree(seed)
+    told = node_scripts.run(tmp_path, ["search"], LAYOUT, search=given)
+    chains, nodes = told["chains"], given["nodes"]
+    assert sorted(node for chain in chains for node in chain["nodes"]) == list(range(60))
+    children = {number: [one for one in range(60) if nodes[one]["parent"] == number] for number in range(60)}
+    for chain in chains:
+        for before, after in pairwise(chain["nodes"]):
+            assert children[before] == [after]  # no branch inside a chain ...
+        assert len(children[chain["nodes"][-1]]) != 1  # ... and none without a reason
+        parent = nodes[chain["nodes"][0]]["parent"]
+        assert chain["parent"] == -1 if parent < 0 else chains[chain["parent"]]["nodes"][-1] == parent
+    places = {one["chain"]: (one["x"], one["line"]) for one in told["placed"]}
+    boxes = [(line, x, x + 10 * len(chains[number]["nodes"])) for number, (x, line) in places.items()]
+    for at, (line, left, right) in enumerate(boxes):
+        assert all(line != other or right <= start or end <= left for other, start, end in boxes[at + 1:])
         assert 0 <= line < told["lines"]
-        assert depth < told["depths"]
-    assert {places[number][1] for number in told["path"]} == {0}
+        assert right <= told["width"]
+    for number, chain in enumerate(chains):
+        if chain["parent"] >= 0:
+            x, line = places[chain["parent"]]
+            assert places[number][0] == x + 10 * len(chains[chain["parent"]]["nodes"]) + 5
+            assert places[number][1] >= line
+    best = [number for number, chain in enumerate(chains) if set(chain["nodes"]) & set(told["path"])]
+    assert {places[number][1] for number in best} == {0}
     few = set(told["few"])
     assert set(told["path"]) <= few
-    assert all(search["nodes"][number]["parent"] in few | {-1} for number in few)
+    assert all(nodes[number]["parent"] in few | {-1} for number in few)
 
 
 def test_a_search_of_ten_thousand_steps_is_laid_out(tmp_path):
     nodes = [{"parent": number - 1, "token": "x", "log_probability": 0, "total": 0, "ended": False, "kept": True}
              for number in range(10_000)]
-    lines = "const shown = tree.shownNodes(given.search, true, 3000);" \
-            "return tree.placeNodes(given.search, shown).depths;"
-    told = node_scripts.run(tmp_path, ["tree"], lines, search={"beams": 1, "nodes": nodes, "best": []})
-    assert told == 3000
+    lines = "const shown = search.shownNodes(given.search, true, 3000);" \
+            "return search.chainsOf(given.search, shown).chains.map((one) => one.nodes.length);"
+    assert node_scripts.run(tmp_path, ["search"], lines, search={"beams": 1, "nodes": nodes, "best": []}) == [3000]
 
 
 def test_a_path_shares_what_was_written(tmp_path):
     nodes = [{"parent": number - 1, "token": token} for number, token in enumerate("abxd")]
-    lines = "return tree.sharedPrefix(given.search, [0, 1, 2, 3], [...'abcd']);"
-    assert node_scripts.run(tmp_path, ["tree"], lines, search={"nodes": nodes}) == 2
+    lines = "return search.sharedPrefix(given.search, [0, 1, 2, 3], [...'abcd']);"
+    assert node_scripts.run(tmp_path, ["search"], lines, search={"nodes": nodes}) == 2

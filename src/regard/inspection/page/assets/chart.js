@@ -356,13 +356,13 @@ export class Chart {
     fill(this.readout, ...names, exact, place, ` · mean of its block ${said}`, most);
     const number = ++this.requests;
     const [top, left] = [Math.floor(row / down) * down, Math.floor(column / across) * across];
-    const region = { top, left, rows: Math.min(down, plane.rows - top), columns: Math.min(across, plane.columns - left) };
+    const [rows, columns] = [Math.min(down, plane.rows - top), Math.min(across, plane.columns - left)];
     if (single)
       setTimeout(async () => {
         if (number !== this.requests) return;
-        const cells = await plane.map(region, 1).catch(() => null);
+        const cells = await plane.map({ top, left, rows, columns }, 1).catch(() => null);
         if (!cells || number !== this.requests) return;
-        const own = cells.values[(row - top) * region.columns + column - left];
+        const own = cells.values[(row - top) * columns + column - left];
         exact.textContent = describeCell(plane, row, column, own);
         most.textContent = `, max ${formatWeight(extent(cells.values).high)}`;
       }, 40);

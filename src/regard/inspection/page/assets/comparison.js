@@ -46,7 +46,9 @@ export function comparisonCharts(app, planes, titles, options, room) {
     make(
       "div",
       { class: "trio" },
-      ...charts.map((chart, i) => make("section", {}, make("h3", { title: chart.plane.code }, titles[i]), chart.element))
+      ...charts.map(({ plane, element }, i) =>
+        make("section", {}, make("h3", { title: plane.code }, titles[i]), element)
+      )
     )
   );
   for (const chart of charts) chart.layout();
@@ -62,14 +64,13 @@ export function pairPlanes(first, second) {
   const alike = first.rows === second.rows && first.columns === second.columns;
   if (Math.max(first.rows * first.columns, second.rows * second.columns) > MAX_PAIRED) {
     const sizes = [first, second].map((one) => `${one.rows} × ${one.columns}`);
-    return alike
-      ? { pairs: "same", note: "" }
-      : { pairs: null, note: `The first has ${sizes[0]} cells and the second ${sizes[1]}: there is no difference map.` };
+    const note = `The first has ${sizes[0]} cells and the second ${sizes[1]}: there is no difference map.`;
+    return alike ? { pairs: "same", note: "" } : { pairs: null, note };
   }
-  const [rows, otherRows] = [namesOf(first.rows, first.rowName), namesOf(second.rows, second.rowName)];
-  const [columns, otherColumns] = [namesOf(first.columns, first.columnName), namesOf(second.columns, second.columnName)];
-  const pairs = { rows: pairWords(rows, otherRows), columns: pairWords(columns, otherColumns) };
-  if (alike && pairs.rows.length === rows.length && pairs.columns.length === columns.length)
+  const rows = [first, second].map((one) => namesOf(one.rows, one.rowName));
+  const columns = [first, second].map((one) => namesOf(one.columns, one.columnName));
+  const pairs = { rows: pairWords(rows[0], rows[1]), columns: pairWords(columns[0], columns[1]) };
+  if (alike && pairs.rows.length === first.rows && pairs.columns.length === first.columns)
     return { pairs: "same", note: "" };
   if (!pairs.rows.length || !pairs.columns.length)
     return { pairs: null, note: "The two share no row or no column: there is no difference map." };

@@ -174,8 +174,8 @@ export const headsView = {
       filter,
       mutedText(
         "Each map has its own colour scale, from 0 to the maximum below it (symmetric around 0 if some weights are " +
-          "negative). “Looks at ~5” means that the weights are as spread as if 5 tokens had equal weights: e to the " +
-          "power of the entropy, averaged over the rows."
+          "negative). “Looks at ~5 tokens”: the weights are as spread as 5 equal ones, which is e to the power of " +
+          "the entropy, averaged over the rows."
       ),
       names,
       ...groups,

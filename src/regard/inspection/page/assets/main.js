@@ -206,8 +206,9 @@ function aboutTrace(app, trace) {
   const heads = trace.attentions.reduce((sum, one) => sum + one.heads, 0);
   const tokens = Object.entries(trace.sides).map(([name, side]) => `${name}: ${plural(side.tokens.length, "token")}`);
   const names = app.traces.map((one, i) => /** @type {[string, string]} */ ([String(i), traceName(one, i)]));
+  const about = [trace.model, plural(heads, "head")].filter(Boolean).join(" · ");
   return [
-    make("p", { class: "quiet", title: tokens.join(", ") }, [trace.model, plural(heads, "head")].filter(Boolean).join(" · ")),
+    make("p", { class: "quiet", title: tokens.join(", ") }, about),
     names.length > 1
       ? choice("Trace", names, String(traceNumber(app)), (value) =>
           app.navigate({

@@ -8,6 +8,12 @@ import { extent, formatPercent, formatWeight } from "./numbers.js";
 import { attentionTitle, isSmall, wholeMatrix } from "./planes.js";
 import { decodeBytes } from "./weights.js";
 
+/** @type {[string, string][]} */
+export const TWO_MODES = [
+  ["mattered", "what mattered"],
+  ["looked", "where it looked"]
+];
+
 /** @typedef {{width: number, height: number, pixels: Uint8ClampedArray}} Picture RGBA */
 
 /**
@@ -70,7 +76,8 @@ export function pictureReading(app, number, room) {
   const side = trace.sides[one.keys];
   const grid = side.grid;
   if (!grid || !isSmall(trace, one)) {
-    fill(room, mutedText("This attention does not look at the patches of the image. Choose another one."), selectionControls(app, number, chosen, ""));
+    const text = "This attention does not look at the patches of the image. Choose another one.";
+    fill(room, mutedText(text), selectionControls(app, number, chosen, ""));
     return;
   }
   const picture = pictureOf(side);
@@ -78,22 +85,18 @@ export function pictureReading(app, number, room) {
   const mode = effect && app.state.show !== "looked" ? "mattered" : "looked";
   const figures = make("div", { class: "pictures" });
   const detail = make("p", { class: "detail" });
+  const head = chosen.head < 0 ? "mean of all heads" : `head ${chosen.head}`;
   fill(
     room,
-    make("div", { class: "controls" },
-      effect
-        ? toggle("Show", [["mattered", "what mattered"], ["looked", "where it looked"]], mode, (show) => app.navigate({ show }))
-        : null
-    ),
+    effect ? toggle("Show", TWO_MODES, mode, (show) => app.navigate({ show })) : null,
     mode === "looked" ? selectionControls(app, number, chosen, "") : null,
     figures,
     detail,
     mutedText(
       mode === "mattered"
         ? "What mattered: how much less likely the label becomes when a patch is replaced by grey."
-        : `Where it looked: ${attentionTitle(trace, one)}, ` +
-            `${chosen.head < 0 ? "mean of all heads" : `head ${chosen.head}`}. Point at a patch to see what it looked at; ` +
-            "otherwise the class token (or the mean of all rows)."
+        : `Where it looked: ${attentionTitle(trace, one)}, ${head}. Point at a patch to see what it looked at; ` +
+            "otherwise it is the class token, or the mean of all rows."
     ),
     picture ? null : mutedText("The pixels are not in this trace. To see the picture: regard look MODEL IMAGE")
   );
@@ -130,15 +133,23 @@ function showPictures(side, picture, effect, values, room, detail) {
     return own.slice(lead, lead + grid[0] * grid[1]);
   };
   if (!picture) {
-    fill(room, patchFigure(side, effect ? Float32Array.of(...new Array(lead).fill(0), ...effect) : fullRow(heatOf(null), lead, wide)));
+    const row = new Float32Array(wide);
+    row.set(heatOf(null), lead);
+    fill(room, patchFigure(side, row));
     return;
   }
-  const plain = make("canvas", { class: "picture", role: "img", "aria-label": `The image, ${picture.width} × ${picture.height} pixels` });
-  const label = effect ? "The image, with the patches that mattered" : "The image, with the weights on its patches";
-  const heated = make("canvas", { class: "picture", role: "img", "aria-label": label });
+  const names = [
+    `The image, ${picture.width} × ${picture.height} pixels`,
+    effect ? "The image, with the patches that mattered" : "The image, with the weights on its patches"
+  ];
+  const [plain, heated] = names.map((label) => make("canvas", { class: "picture", role: "img", "aria-label": label }));
   paintPicture(plain, picture, grid, null);
   paintPicture(heated, picture, grid, heatOf(null));
-  fill(room, make("figure", {}, plain, make("figcaption", { class: "quiet" }, "the image")), make("figure", {}, heated, make("figcaption", { class: "quiet" }, effect ? "what mattered" : "where it looked")));
+  const captions = ["the image", effect ? "what mattered" : "where it looked"];
+  fill(
+    room,
+    ...[plain, heated].map((one, i) => make("figure", {}, one, make("figcaption", { class: "quiet" }, captions[i])))
+  );
   /** @param {PointerEvent} event */
   const point = (event) => {
     const box = /** @type {HTMLElement} */ (event.currentTarget).getBoundingClientRect();
@@ -160,13 +171,6 @@ function showPictures(side, picture, effect, values, room, detail) {
       detail.textContent = "";
     });
   }
-}
-
-/** @param {Float32Array} heat @param {number} lead @param {number} wide */
-function fullRow(heat, lead, wide) {
-  const row = new Float32Array(wide);
-  row.set(heat, lead);
-  return row;
 }
 
 /**

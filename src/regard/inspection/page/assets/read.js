@@ -2,37 +2,30 @@
 // both; beside them all heads, and the results of the search with the number that they are ranked by.
 
 import { openMatrix, selectedAttention } from "./alignment.js";
-import { mutedText, toggle, traceNumber } from "./controls.js";
+import { headStrip, resultList } from "./beside.js";
+import { toggle, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
-import { formatFixed, formatPercent, formatTick, plural } from "./numbers.js";
+import { formatFixed, formatPercent, formatTick } from "./numbers.js";
 import { pictureReading } from "./picture.js";
-import { attentionTitle, groupTokens, headPlane, isSelfAttention, isSmall, wholeMatrix } from "./planes.js";
+import { attentionTitle, groupTokens, isSelfAttention, isSmall, wholeMatrix } from "./planes.js";
 import { Stage } from "./ribbons.js";
 import { saveButtons } from "./saving.js";
-import { partingOf, pathTo, rankingOf, rivalsOf, tokensOf } from "./search.js";
+import { rivalsOf } from "./search.js";
 import { textReading } from "./shading.js";
-import { directionOf, hasWords, isSeparator, joinTokens, textOf, tokenUnits, wordUnits } from "./text.js";
-import { paintBlocks } from "./tiles.js";
-import { Scale } from "./scale.js";
+import { readableUnits, textOf } from "./text.js";
 import { columnSums, findFacts, influenceShares, readInfluence, wordProbabilities } from "./verdict.js";
-import { attentionSize, yieldToBrowser } from "./weights.js";
+import { attentionSize } from "./weights.js";
 
 const MAX_WORDS = 120; // words of a line that has ribbons
-const MAX_STRIP = 160; // heads beside the text
 
 /** @typedef {import("./ribbons.js").Spot} Spot */
 /** @typedef {import("./verdict.js").Matrix} Matrix */
 /**
  * The two lines, and what is known of them.
  * @typedef {{app: App, number: number, trace: Trace, names: {source: string, target: string}, source: Unit[],
- *   target: Unit[], attention: Matrix | null, influence: Matrix | null, shares: Matrix | null, idle: number[], grouped: boolean, sure: number[] | null,
- *   rivals: import("./search.js").Rival[][]}} Reading
+ *   target: Unit[], attention: Matrix, influence: Matrix | null, shares: Matrix | null, idle: number[],
+ *   grouped: boolean, sure: number[] | null, rivals: import("./search.js").Rival[][]}} Reading
  */
-
-/** The words of a side; without the model's own tokens if it has words. @param {Side} side */
-export function readableUnits(side) {
-  return hasWords(side) ? wordUnits(side).filter((unit) => unit.word !== null || !isSeparator(unit.name)) : tokenUnits(side);
-}
 
 /**
  * The sides of a translation, or of any output with an attention to an input: null if there is none.
@@ -140,8 +133,12 @@ export async function linkMatrix(app, number, chosen, down, across) {
   const trace = app.traces[number];
   const { rows, columns } = attentionSize(trace, trace.attentions[chosen.attention]);
   const whole = await wholeMatrix(app, number, chosen.attention, chosen.head);
-  const fit = (/** @type {Unit[]} */ units, /** @type {number} */ count, /** @type {number} */ shift) =>
-    units.map((unit) => ({ ...unit, first: Math.max(0, unit.first + shift), last: Math.min(count - 1, unit.last + shift) }));
+  /** @param {Unit[]} units @param {number} count @param {number} shift */
+  const fit = (units, count, shift) =>
+    units.map((unit) => {
+      const [first, last] = [Math.max(0, unit.first + shift), Math.min(count - 1, unit.last + shift)];
+      return { ...unit, first, last };
+    });
   const [moved, over] = [fit(down, rows, chosen.offset), fit(across, columns, 0)];
   const values = groupTokens(whole, columns, moved, over);
   for (let b = 0; b < values.length; b++) if (Number.isNaN(values[b])) values[b] = 0; // a word without a row
@@ -166,11 +163,17 @@ async function headLayer(reading, attention, head, offset) {
   if (one.queries === names.source && one.keys === names.source)
     return { matrix: await linkMatrix(app, number, found, source, source), colour: "ink", over: "source", name };
   if (one.queries !== names.target) return null;
-  // What the decoder reads is one token behind what it writes: the token t of the output is the token t + 1 that it reads.
+  // What the decoder reads is one token behind what it writes: token t of the output is token t + 1 of what it reads.
   const behind = one.keys === names.target ? 0 : 1;
   const read = target.map((unit) => ({ ...unit, first: unit.first + behind, last: unit.last + behind }));
   return { matrix: await linkMatrix(app, number, found, target, read), colour: "ink", over: "target", name };
 }
+
+const [MATTERED, LOOKED] = ["What mattered", "Where it looked"];
+const LEFT_OUT =
+  "how much less likely each output word becomes when one input word is left out. Leaving a word out can break the " +
+  "grammar, and of two words that say the same, each seems to have no effect.";
+const NOT_THE_SAME = "A word that was looked at need not have mattered.";
 
 /** @type {[string, string][]} */
 const MODES = [
@@ -206,7 +209,8 @@ function showReading(reading, room) {
     room: (line) => (line === "target" && reading.rivals.length && target.length <= 14 ? 78 : 44),
     onActive: (spot, pinned) => {
       describe(reading, stage, spot, detail, force);
-      if (pinned || !stage.hovered) app.updateState({ word: stage.pinned ? `${stage.pinned.line[0]}${stage.pinned.at}` : "" });
+      const kept = stage.pinned;
+      if (pinned || !stage.hovered) app.updateState({ word: kept ? `${kept.line[0]}${kept.at}` : "" });
     }
   });
   stage.element.classList.toggle("crowded", target.length > 14);
@@ -216,16 +220,33 @@ function showReading(reading, room) {
     const before = [...(side.text ?? "")].slice(0, side.words?.[target[at].word ?? -1]?.start ?? 0).join("");
     const prefix = rival.text === "(end)" ? before.trimEnd() : before + rival.text;
     if (app.page.asks) app.navigate({ view: "try", prefix, send: "yes" });
-    else
-      fill(
-        detail,
-        make("p", {}, "To continue from ", isolatedText(prefix), ":"),
-        make("pre", {}, make("code", {}, `regard translate ${quoted(trace.model || "MODEL")} ${quoted(textOf(trace.sides[names.source]))} --prefix ${quoted(prefix)}`))
-      );
+    else {
+      const [model, text] = [quoted(trace.model || "MODEL"), quoted(textOf(trace.sides[names.source]))];
+      const command = `regard translate ${model} ${text} --prefix ${quoted(prefix)}`;
+      fill(detail, make("p", {}, "To continue from ", isolatedText(prefix), ":"), make("pre", {}, command));
+    }
   }
   const method = make("p", { class: "quiet method" });
-  const strip = headStrip(reading, stage, method);
-  const aside = make("aside", { class: "beside", "aria-label": "Heads and results" }, strip, resultList(reading));
+  const strip = headStrip(app, reading.number, {
+    peek: async (attention, head, wanted) => {
+      const layer = await headLayer(reading, attention, head, 0);
+      if (layer && wanted()) stage.peek([layer]);
+    },
+    leave: () => stage.peek(null),
+    keep: async () => {
+      for (const radio of /** @type {HTMLInputElement[]} */ ([...room.querySelectorAll(".toggle input")]))
+        radio.checked = radio.value === modeOf(reading);
+      stage.preview = null;
+      await showMode(reading, stage, method);
+    }
+  });
+  const least = reading.sure ? Math.min(...reading.sure) : null;
+  const aside = make(
+    "aside",
+    { class: "beside", "aria-label": "Heads and results" },
+    strip,
+    trace.search ? resultList(app, trace.search, least) : null
+  );
   fill(
     room,
     verdictLine(reading, facts, (spot) => {
@@ -283,23 +304,19 @@ async function showMode(reading, stage, method) {
   const one = trace.attentions[chosen.attention];
   const name = attentionTitle(trace, one) + (chosen.head < 0 ? ", mean of all heads" : `, head ${chosen.head}`);
   if (kept) layers.push({ ...kept, colour: mode === "both" ? "soft" : "ink" });
-  else if (mode !== "mattered" && attention)
-    layers.push({ matrix: attention, colour: mode === "both" ? "soft" : "ink", over: "links", name: "Where it looked" });
+  else if (mode !== "mattered")
+    layers.push({ matrix: attention, colour: mode === "both" ? "soft" : "ink", over: "links", name: LOOKED });
   if (shares && (mode === "both" || (mode === "mattered" && !kept)))
-    layers.push({ matrix: shares, colour: "accent", over: "links", name: "What mattered" });
+    layers.push({ matrix: shares, colour: "accent", over: "links", name: MATTERED });
   stage.show(layers);
+  const together = reading.grouped ? " Neighbouring words were left out together." : "";
   fill(
     method,
-    shares && mode !== "looked" && !kept
-      ? make("span", {}, make("strong", {}, "What mattered"), ": how much less likely each output word becomes when one input word is left out. " +
-          "Leaving a word out can break the grammar, and of two words that say the same, each seems to have no effect. ")
-      : null,
-    mode !== "mattered" || kept
-      ? make("span", {}, make("strong", {}, "Where it looked"), `: attention weights of ${name}`, codeName(one), ". A word that was looked at need not have mattered. ")
-      : null,
-    shares
-      ? null
-      : make("span", {}, "“What mattered” is not in this trace. To see it: ", make("code", {}, "regard look MODEL TEXT"), ".")
+    ...(shares && mode !== "looked" ? [make("strong", {}, MATTERED), `: ${LEFT_OUT}${together} `] : []),
+    ...(mode !== "mattered"
+      ? [make("strong", {}, LOOKED), `: attention weights of ${name}`, codeName(one), `. ${NOT_THE_SAME} `]
+      : []),
+    ...(shares ? [] : [`“${MATTERED}” is not in this trace. To see it: `, make("code", {}, "regard look MODEL TEXT")])
   );
 }
 
@@ -315,11 +332,14 @@ function codeName(one) {
  * @param {(spot: Spot) => void} pin
  */
 function verdictLine(reading, facts, pin) {
-  const { source, target, influence, sure, rivals } = reading;
+  const { influence, sure, rivals } = reading;
   /** @param {"source" | "target"} line @param {number} at @param {string} kind */
-  const word = (line, at, kind = "") =>
-    make("button", { type: "button", class: `fact ${kind}`, click: () => pin({ line, at }) }, isolatedText((line === "source" ? source : target)[at].name));
-  /** The words of a fact, with the point that ends its sentence. @param {"source" | "target"} line @param {number[]} list */
+  const word = (line, at, kind = "") => {
+    const text = isolatedText(reading[line][at].name);
+    return make("button", { type: "button", class: `fact ${kind}`, click: () => pin({ line, at }) }, text);
+  };
+  // The words of a fact, with the point that ends its sentence.
+  /** @param {"source" | "target"} line @param {number[]} list */
   const words = (line, list) => {
     const [shown, rest] = [list.slice(0, 5), list.length - 5];
     return shown.flatMap((at, i) => {
@@ -335,9 +355,7 @@ function verdictLine(reading, facts, pin) {
         "The output would be the same without ",
         ...words("source", fact.words),
         " ",
-        ...(fact.at === undefined
-          ? []
-          : [`It was looked at (${formatFixed(fact.weight ?? 0, 2)} while writing `, word("target", fact.at), "), and changed nothing. "])
+        ...(fact.at === undefined ? [] : lookedAt(fact.weight ?? 0, word("target", fact.at)))
       ];
     if (fact.kind === "not read") return ["No output word looked at ", ...words("source", fact.words), " "];
     const [at] = fact.words;
@@ -351,6 +369,10 @@ function verdictLine(reading, facts, pin) {
       ...(fact.words.length > 1 ? [", and ", ...words("target", fact.words.slice(1)), " "] : [". "])
     ];
   });
+  /** @param {number} weight @param {HTMLElement} where */
+  function lookedAt(weight, where) {
+    return [`It was looked at (${formatFixed(weight, 2)} while writing `, where, "), and changed nothing. "];
+  }
   const nothing = influence
     ? "Every word mattered."
     : `Every input word was looked at${sure ? ", and no output word has a probability below 60 %" : ""}.`;
@@ -378,7 +400,10 @@ function sourceNotes(reading, at, idle) {
   const title = influence
     ? `Without ${source[at].name}, the output loses ${formatFixed(sums[at], 2)} nats`
     : `The weights on ${source[at].name} have the sum ${formatFixed(sums[at], 2)}`;
-  return [make("span", { class: "worth", "aria-hidden": "true" }, bar), make("small", { class: idle.has(at) ? "idle" : "", dir: "ltr", title }, what)];
+  return [
+    make("span", { class: "worth", "aria-hidden": "true" }, bar),
+    make("small", { class: idle.has(at) ? "idle" : "", dir: "ltr", title }, what)
+  ];
 }
 
 /**
@@ -405,10 +430,10 @@ function targetNotes({ sure, rivals }, at, force) {
  * @param {string} stop whether the Tab key reaches it
  */
 function rivalButton(rival, at, force, stop) {
-  const title = `Continue with ${rival.text} instead`;
+  const [title, hot] = [`Continue with ${rival.text} instead`, rival.probability >= 0.02 ? "hot" : ""];
   return make(
     "button",
-    { type: "button", class: rival.probability >= 0.02 ? "rival hot" : "rival", tabindex: stop, title, click: () => force(rival, at) },
+    { type: "button", class: `rival ${hot}`, tabindex: stop, title, click: () => force(rival, at) },
     isolatedText(rival.text),
     ` ${formatPercent(rival.probability)}`
   );
@@ -424,7 +449,8 @@ function rivalButton(rival, at, force, stop) {
  */
 function describe(reading, stage, spot, room, force) {
   if (!spot) {
-    fill(room, make("span", { class: "quiet" }, "Point at a word to see its links; click it to keep them. Arrow keys walk the words, Esc unpins."));
+    const hint = "Point at a word to see its links; click it to keep them. Arrow keys walk the words, Esc unpins.";
+    fill(room, make("span", { class: "quiet" }, hint));
     return;
   }
   const unit = reading[spot.line][spot.at];
@@ -432,7 +458,9 @@ function describe(reading, stage, spot, room, force) {
   const rivals = spot.line === "target" ? (reading.rivals[spot.at] ?? []) : [];
   const links = stage.linked(spot).flatMap(({ layer, line, words }) => [
     make("span", { class: "quiet" }, ` ${layer.name}: `),
-    ...words.flatMap(({ at, share }, i) => [i ? ", " : "", isolatedText(reading[line][at].name), ` ${formatPercent(share)}`]),
+    ...words.flatMap(({ at, share }, i) => {
+      return [i ? ", " : "", isolatedText(reading[line][at].name), ` ${formatPercent(share)}`];
+    }),
     words.length ? "" : "nothing",
     "."
   ]);
@@ -448,140 +476,6 @@ function describe(reading, stage, spot, room, force) {
 }
 
 /**
- * All heads, small: pointing at one looks through it, a click keeps it.
- * @param {Reading} reading
- * @param {Stage} stage
- * @param {HTMLElement} method
- */
-function headStrip(reading, stage, method) {
-  const { app, number, trace } = reading;
-  const count = trace.attentions.reduce((sum, one) => sum + one.heads, 0);
-  const title = plural(count, "head");
-  if (count > MAX_STRIP) return mutedText(`${title}: see the tab Heads.`);
-  /** @type {{attention: number, head: number, element: HTMLElement}[]} */
-  const heads = [];
-  const chosen = selectedAttention(trace, app.state);
-  const any = app.state.attention !== undefined && !chosen.best;
-  /** @param {number} attention @param {number} head */
-  const keep = async (attention, head) => {
-    const same = app.state.attention === String(attention) && app.state.head === String(head);
-    app.updateState(same ? { attention: "", head: "" } : { attention: String(attention), head: String(head), show: reading.influence && app.state.show === "both" ? "both" : "looked" });
-    for (const one of heads)
-      one.element.setAttribute("aria-pressed", String(!same && one.attention === attention && one.head === head));
-    for (const radio of /** @type {NodeListOf<HTMLInputElement>} */ (document.querySelectorAll(".reading .toggle input")))
-      radio.checked = radio.value === modeOf(reading);
-    stage.preview = null;
-    await showMode(reading, stage, method);
-  };
-  const rows = trace.attentions.flatMap((one, attention) => [
-    make("span", { class: "layer-name", title: one.name }, attentionTitle(trace, one)),
-    make(
-      "span",
-      { class: "layer-heads" },
-      ...Array.from({ length: one.heads }, (_, head) => {
-        let wanted = false;
-        const peek = async () => {
-          wanted = true;
-          const layer = await headLayer(reading, attention, head, 0);
-          if (wanted && layer) stage.peek([layer]);
-        };
-        const leave = () => {
-          wanted = false;
-          stage.peek(null);
-        };
-        const element = make("button", {
-          type: "button",
-          class: "mini",
-          title: `${attentionTitle(trace, one)}, head ${head} (${one.name})`,
-          "aria-label": `${attentionTitle(trace, one)}, head ${head}`,
-          "aria-pressed": String(any && chosen.attention === attention && chosen.head === head),
-          click: () => void keep(attention, head),
-          pointerenter: (/** @type {PointerEvent} */ event) => event.pointerType === "touch" || void peek(),
-          pointerleave: leave,
-          focus: () => element.matches(":focus-visible") && void peek(),
-          blur: leave
-        });
-        heads.push({ attention, head, element });
-        return element;
-      })
-    )
-  ]);
-  void fillStrip(app, number, heads);
-  return make(
-    "details",
-    { class: "strip", open: !matchMedia("(max-width: 900px)").matches },
-    make("summary", {}, `${title} (point at one to look through it)`),
-    make("div", { class: "strip-grid" }, ...rows)
-  );
-}
-
-/**
- * @param {App} app
- * @param {number} number
- * @param {{attention: number, head: number, element: HTMLElement}[]} heads
- */
-async function fillStrip(app, number, heads) {
-  let closed = false;
-  app.onClose(() => {
-    closed = true;
-  });
-  for (const { attention, head, element } of heads) {
-    const plane = headPlane(app, number, attention, head);
-    const size = plane.levels.find((one) => Math.max(plane.rows, plane.columns) / one <= 40) ?? plane.levels[plane.levels.length - 1];
-    const block = await plane.map({ top: 0, left: 0, rows: plane.rows, columns: plane.columns }, size).catch(() => null);
-    if (closed) return;
-    if (!block) continue;
-    let [low, high] = [0, 0];
-    for (const value of block.values) if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
-    const canvas = make("canvas", { "aria-hidden": "true" });
-    paintBlocks(canvas, block, new Scale("linear", low, high), plane, { top: 0, left: 0, down: size, across: size });
-    element.append(canvas);
-    const wait = yieldToBrowser();
-    if (wait) await wait;
-  }
-}
-
-/**
- * The results of the search, with the number that they are ranked by, and where each parts from the best.
- * @param {Reading} reading
- */
-function resultList({ app, trace, sure }) {
-  const search = trace.search;
-  if (!search?.best.length) return null;
-  const { name, numbers, ranks } = rankingOf(search);
-  const doubted = sure ? Math.min(...sure) : null;
-  return make(
-    "section",
-    { class: "results" },
-    make("h2", {}, `Why this one: ${plural(search.best.length, "result")}, ${ranks ? "by" : "with"} ${name}`),
-    make(
-      "ol",
-      {},
-      ...search.best.map((end, i) => {
-        const text = joinTokens(tokensOf(search, pathTo(search, end)));
-        const parting = i ? partingOf(search, end) : null;
-        const note = parting
-          ? ["parts at ", isolatedText(parting.own), ` ${formatPercent(parting.probability)} (best: `, isolatedText(parting.best), ` ${formatPercent(parting.against)})`]
-          : i === 0 && doubted !== null
-            ? [`least likely word: ${formatPercent(doubted)}`]
-            : [];
-        return make(
-          "li",
-          {},
-          make(
-            "button",
-            { type: "button", class: "result", click: () => app.navigate({ view: "search", node: String(end) }) },
-            make("span", { dir: directionOf(text) }, `${i + 1}. `, isolatedText(text)),
-            make("em", {}, ...note)
-          ),
-          make("strong", { class: "number" }, formatFixed(numbers[i], 2))
-        );
-      })
-    )
-  );
-}
-
-/**
  * What is shown, as rows of a table: for a CSV file.
  * @param {Reading} reading
  * @param {Stage} stage
@@ -589,10 +483,11 @@ function resultList({ app, trace, sure }) {
 function matrixRows({ source, target, influence }, stage) {
   const layer = stage.layers[stage.layers.length - 1];
   if (!layer) return [];
-  const nats = influence && layer.name === "What mattered" ? influence : layer.matrix;
-  const [down, across] = layer.over === "links" ? [target, source] : layer.over === "source" ? [source, source] : [target, target];
+  const nats = layer.name === MATTERED && influence;
+  const { values } = nats || layer.matrix;
+  const [down, across] = [layer.over === "source" ? source : target, layer.over === "target" ? target : source];
   return [
-    [layer === undefined ? "" : `${layer.name}${nats === layer.matrix ? "" : " (nats)"}`, ...across.map((unit) => unit.name)],
-    ...down.map((unit, i) => [unit.name, ...across.map((_, j) => String(nats.values[i * across.length + j]))])
+    [layer.name + (nats ? " (nats)" : ""), ...across.map((unit) => unit.name)],
+    ...down.map((unit, i) => [unit.name, ...across.map((_, j) => String(values[i * across.length + j]))])
   ];
 }

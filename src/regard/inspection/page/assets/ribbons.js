@@ -66,7 +66,6 @@ export class Stage {
   layout() {
     this.width = this.element.clientWidth;
     if (!this.width) return;
-    const { source, target } = this.options;
     const { size, pairs } = this.plan();
     this.element.classList.toggle("narrow", this.narrow);
     this.element.classList.toggle("several", pairs.length > 1);
@@ -74,9 +73,11 @@ export class Stage {
     this.cells = { source: [], target: [] };
     fill(
       this.room,
-      ...pairs.map((pair, number) =>
-        make("div", { class: "pair" }, this.line("source", source, pair.source, number, pairs.length), this.line("target", target, pair.target, number, pairs.length))
-      )
+      ...pairs.map((pair, i) => {
+        const part = pairs.length > 1 ? `, part ${i + 1} of ${pairs.length}` : "";
+        const [above, below] = [this.line("source", pair.source, part), this.line("target", pair.target, part)];
+        return make("div", { class: "pair" }, above, below);
+      })
     );
     this.draw();
   }
@@ -84,9 +85,11 @@ export class Stage {
   /** The size of the words, and the lines that they stand in. */
   plan() {
     const { source, target, room } = this.options;
-    const whole = { source: /** @type {[number, number]} */ ([0, source.length]), target: /** @type {[number, number]} */ ([0, target.length]) };
+    /** @type {{source: [number, number], target: [number, number]}} */
+    const whole = { source: [0, source.length], target: [0, target.length] };
     const long = source.length > MAX_LINE || target.length > MAX_LINE;
-    const ends = { source: source.map((unit) => endsSentence(unit.name)), target: target.map((unit) => endsSentence(unit.name)) };
+    const [sourceEnds, targetEnds] = [source, target].map((units) => units.map((unit) => endsSentence(unit.name)));
+    const ends = { source: sourceEnds, target: targetEnds };
     const links = this.layers.find(({ over }) => over === "links")?.matrix ?? null;
     if (this.narrow) {
       const even = { source: source.map(() => 1), target: target.map(() => 1) };
@@ -111,14 +114,12 @@ export class Stage {
 
   /**
    * @param {Line} line
-   * @param {Unit[]} units
    * @param {[number, number]} range
-   * @param {number} number of the pair
-   * @param {number} count of pairs
+   * @param {string} part which part of the text it is
    */
-  line(line, units, [from, to], number, count) {
+  line(line, [from, to], part) {
     const { below, marked, names } = this.options;
-    const part = count > 1 ? `, part ${number + 1} of ${count}` : "";
+    const units = this.options[line];
     const cells = units.slice(from, to).map((unit, k) => {
       const at = from + k;
       const word = make(
@@ -194,7 +195,10 @@ export class Stage {
           if (!from || !to) continue;
           const shape =
             layer.over === "links"
-              ? { d: ribbon(to, from, Math.min(1, share) * (this.narrow ? 15 : 22), this.narrow), fill: `var(--${layer.colour})` }
+              ? {
+                  d: ribbon(to, from, Math.min(1, share) * (this.narrow ? 15 : 22), this.narrow),
+                  fill: `var(--${layer.colour})`
+                }
               : {
                   d: arc(from, to, layer.over, this.narrow),
                   fill: "none",
@@ -305,7 +309,8 @@ export class Stage {
 
   /** Move the focus to a word, and tell of it. @param {Spot} spot */
   focus(spot) {
-    const word = (/** @type {number} */ at) => /** @type {HTMLElement} */ (this.cells[spot.line][at]?.firstElementChild);
+    const cells = this.cells[spot.line];
+    const word = (/** @type {number} */ at) => /** @type {HTMLElement} */ (cells[at]?.firstElementChild);
     if (!word(spot.at)) return;
     word(this.stops[spot.line])?.setAttribute("tabindex", "-1");
     this.stops[spot.line] = spot.at;
@@ -327,8 +332,8 @@ export class Stage {
     });
     room.addEventListener("pointerleave", () => this.hover(null));
     room.addEventListener("focusin", (event) => {
-      const spot = event.target instanceof Element && event.target.matches(".w:focus-visible") ? spotOf(event.target) : null;
-      if (!spot) return;
+      const spot = spotOf(event.target);
+      if (!spot || !(event.target instanceof Element) || !event.target.matches(".w:focus-visible")) return;
       this.stops[spot.line] = spot.at;
       this.hover(spot);
       this.app.announce(this.spoken(spot));

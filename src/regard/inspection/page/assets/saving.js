@@ -26,7 +26,7 @@ export function saveButtons(app, stage, rows) {
     "div",
     { class: "saving", role: "group", "aria-label": "Save" },
     make("span", { class: "quiet" }, "Save as "),
-    textButton("SVG", () => download(`${name}.svg`, "image/svg+xml", svgText(stageShapes(stage.element), stage.element))),
+    textButton("SVG", () => download(`${name}.svg`, "image/svg+xml", svgText(stage.element))),
     textButton("PNG", () => void savePng(stage.element, `${name}.png`)),
     textButton("CSV", () => download(`${name}.csv`, "text/csv", csvText(rows()))),
     textButton("Copy link", () => void copyLink(app))
@@ -124,15 +124,14 @@ export function stageShapes(stage) {
 }
 
 /**
- * Shapes as an SVG file, whose texts are texts.
- * @param {Shape[]} shapes
+ * A stage as an SVG file, whose texts are texts.
  * @param {HTMLElement} stage
  */
-function svgText(shapes, stage) {
+function svgText(stage) {
   const [width, height] = [stage.clientWidth + 2 * MARGIN, stage.clientHeight + 2 * MARGIN];
   const root = makeSvg("svg", { viewBox: `${-MARGIN} ${-MARGIN} ${width} ${height}`, width, height });
   root.append(makeSvg("rect", { x: -MARGIN, y: -MARGIN, width, height, fill: themeValue("paper") }));
-  for (const shape of shapes) {
+  for (const shape of stageShapes(stage)) {
     if (shape.kind === "box") {
       const { x, y, width: wide, height: high, colour } = shape;
       root.append(makeSvg("rect", { x, y, width: wide, height: high, rx: 2, fill: colour }));

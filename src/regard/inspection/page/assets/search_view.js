@@ -87,6 +87,7 @@ const KINDS = { best: "best", kept: "kept", ended: "finished ■", dropped: "pru
 function partings(app, search, select) {
   if (!search.best.length) return null;
   const { name, numbers, ranks } = rankingOf(search);
+  const titles = ["result", name, "parts at", "best has"].map((text) => make("th", { scope: "col" }, text));
   return make(
     "section",
     { class: "partings" },
@@ -97,21 +98,19 @@ function partings(app, search, select) {
       make(
         "table",
         {},
-        make("thead", {}, make("tr", {}, ...["result", name, "parts at", "best has"].map((text) => make("th", { scope: "col" }, text)))),
+        make("thead", {}, make("tr", {}, ...titles)),
         make(
           "tbody",
           {},
           ...search.best.map((end, i) => {
             const text = joinTokens(tokensOf(search, pathTo(search, end)));
             const parting = i ? partingOf(search, end) : null;
+            const link = make("button", { type: "button", class: "link", click: () => select(end) });
+            link.append(`${i + 1}. `, isolatedText(text));
             return make(
               "tr",
               {},
-              make(
-                "th",
-                { scope: "row", dir: directionOf(text) },
-                make("button", { type: "button", class: "link", click: () => select(end) }, `${i + 1}. `, isolatedText(text))
-              ),
+              make("th", { scope: "row", dir: directionOf(text) }, link),
               make("td", { class: "number" }, formatFixed(numbers[i], 2)),
               make("td", {}, ...(parting ? [isolatedText(parting.own), ` ${formatPercent(parting.probability)}`] : [])),
               make("td", {}, ...(parting ? [isolatedText(parting.best), ` ${formatPercent(parting.against)}`] : []))
@@ -137,7 +136,8 @@ class Tree {
     this.chains = chains;
     this.ranking = rankingOf(search);
     /** @type {Map<number, number>} the chain of every node */
-    this.chainOf = new Map(chains.flatMap(({ nodes }, i) => nodes.map((node) => /** @type {[number, number]} */ ([node, i]))));
+    this.chainOf = new Map();
+    chains.forEach(({ nodes }, i) => nodes.forEach((node) => this.chainOf.set(node, i)));
     this.texts = chains.map(({ nodes }) => nodes.map((node) => visibleText(search.nodes[node].token)).join(" "));
     this.widths = this.texts.map((text) => Math.max(MIN_BOX, Math.min(MAX_BOX, 22 + 7.4 * [...text].length)));
     const layout = placeChains(chains, roots, (i) => this.widths[i] + (this.rankOf(i) >= 0 ? LEAF : 0), GAP);
@@ -303,8 +303,8 @@ function describePath(app, trace, search, number, room) {
       : "The search pruned it here.";
   const picture = make("div");
   const text = joinTokens(tokens) || visibleText(node.token);
-  const place =
-    rank >= 0 ? `Result ${rank + 1} of ${search.best.length}: ${ranking.name} ${formatFixed(ranking.numbers[rank], 4)}. ` : "";
+  const ranked = rank >= 0 ? `${ranking.name} ${formatFixed(ranking.numbers[rank], 4)}` : "";
+  const place = rank >= 0 ? `Result ${rank + 1} of ${search.best.length}: ${ranked}. ` : "";
   app.announce(`${text}. ${place}${state}`);
   fill(
     room,

@@ -1,13 +1,14 @@
 // Texts as paragraphs whose words are shaded: what the word that is pointed at looked at. For one text (a language
-// model, a classifier, labels), and for two texts that are too long for ribbons. Rows of large maps are fetched one at a
-// time.
+// model, a classifier, labels), and for two texts that are too long for ribbons. Rows of large maps are fetched one by
+// one.
 
 import { selectedAttention, selectionControls } from "./alignment.js";
 import { mutedText, notice, textButton, toggle } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { clamp, formatCount, formatFixed, formatPercent, largest } from "./numbers.js";
+import { TWO_MODES } from "./picture.js";
 import { attentionTitle, groupTokens } from "./planes.js";
-import { directionOf, hasWords, isSeparator, textOf, tokenUnits, visibleText, wordUnits } from "./text.js";
+import { directionOf, readableUnits, textOf, visibleText } from "./text.js";
 import { columnSums, readInfluence, wordProbabilities } from "./verdict.js";
 import { attentionSize } from "./weights.js";
 
@@ -15,11 +16,6 @@ const MAX_SHADED = 4000; // words of a text that is shown as words
 const LABEL_COLOURS = 6;
 
 /** @typedef {{side: string, units: Unit[], words: HTMLElement[]}} Paragraph */
-
-/** All units of a side that people read. @param {Side} side */
-function unitsOf(side) {
-  return hasWords(side) ? wordUnits(side).filter((unit) => unit.word !== null || !isSeparator(unit.name)) : tokenUnits(side);
-}
 
 /**
  * @param {App} app
@@ -52,25 +48,15 @@ export function textReading(app, number, room) {
   fill(
     room,
     effect ? effectVerdict(trace, effect, columns.units) : null,
-    effect
-      ? toggle(
-          "Show",
-          [
-            ["mattered", "what mattered"],
-            ["looked", "where it looked"]
-          ],
-          mode,
-          (show) => app.navigate({ show })
-        )
-      : null,
+    effect ? toggle("Show", TWO_MODES, mode, (show) => app.navigate({ show })) : null,
     mode === "looked" ? selectionControls(app, number, chosen, "") : null,
     mutedText(
       mode === "looked"
         ? `Point at a word to shade what it looked at (${attentionTitle(trace, one)}, ${head}); click it to keep that.`
         : effect?.whole
           ? "Shaded: the words without which the label is less likely. Leaving a word out can break the grammar."
-          : "Point at a word to shade the words without which it is less likely; click it to keep that. Leaving a word " +
-            "out can break the grammar, and of two words that say the same, each seems to have no effect."
+          : "Point at a word to shade the words without which it is less likely; click it to keep that. Leaving a " +
+            "word out can break the grammar, and of two words that say the same, each seems to have no effect."
     ),
     labelled ? labelTrack(trace, names, columns) : null,
     rows === columns ? null : block(columns, textOf(trace.sides[names.columns]), names.columns),
@@ -147,7 +133,7 @@ function effectVerdict(trace, { matrix, idle, whole }, units) {
  * @returns {Paragraph}
  */
 function paragraph(trace, side) {
-  const units = unitsOf(trace.sides[side]).slice(0, MAX_SHADED);
+  const units = readableUnits(trace.sides[side]).slice(0, MAX_SHADED);
   const words = units.map((unit, at) =>
     make(
       "button",
@@ -184,9 +170,8 @@ function sameUnits(trace, first, second) {
  */
 function isLabelled(trace, { rows, columns }) {
   const [labelled, plain] = [trace.sides[rows], trace.sides[columns]];
-  return (
-    rows === "labels" && labelled.words?.length === plain.words?.length && labelled.tokens.length === plain.tokens.length
-  );
+  const alike = labelled.words?.length === plain.words?.length && labelled.tokens.length === plain.tokens.length;
+  return rows === "labels" && alike;
 }
 
 /**
@@ -196,7 +181,7 @@ function isLabelled(trace, { rows, columns }) {
  * @param {Paragraph} text
  */
 function labelTrack(trace, names, text) {
-  const marked = unitsOf(trace.sides[names.rows]);
+  const marked = readableUnits(trace.sides[names.rows]);
   /** @type {Map<string, number>} */
   const kinds = new Map();
   text.units.forEach((unit, at) => {
@@ -215,7 +200,10 @@ function labelTrack(trace, names, text) {
   return make(
     "ul",
     { class: "label-key", "aria-label": "Labels" },
-    ...shown.map(([kind, at]) => make("li", {}, make("small", { class: "label", "data-kind": String(at % LABEL_COLOURS) }, visibleText(kind))))
+    ...shown.map(([kind, at]) => {
+      const place = String(at % LABEL_COLOURS);
+      return make("li", {}, make("small", { class: "label", "data-kind": place }, visibleText(kind)));
+    })
   );
 }
 
@@ -242,8 +230,8 @@ function surprisal(trace, text) {
     word.title = `probability ${formatPercent(probability)}, surprisal ${formatFixed(-Math.log(probability), 2)} nats`;
   });
   return mutedText(
-    `The line under a word shows its surprisal, −log p: ${formatFixed(nats / Math.max(1, sure.length), 2)} nats a word ` +
-      "on average."
+    "The line under a word shows its surprisal, −log p: on average " +
+      `${formatFixed(nats / Math.max(1, sure.length), 2)} nats a word.`
   );
 }
 
@@ -294,9 +282,13 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
     });
     if (at === null || !weights || effect?.whole) return fill(detail);
     const number = (/** @type {number} */ value) => (effect ? `${formatFixed(value, 2)} nats` : formatPercent(value));
-    const told = strongest.flatMap((j, k) => [k ? ", " : "", isolatedText(columns.units[j].name), ` ${number(weights[j])}`]);
-    const what = effect ? " owes most to " : " looked at ";
-    fill(detail, make("strong", {}, isolatedText(rows.units[at].name)), what, ...(told.length ? told : ["nothing"]), ".");
+    const told = strongest.flatMap((j, k) => [
+      k ? ", " : effect ? " owes most to " : " looked at ",
+      isolatedText(columns.units[j].name),
+      ` ${number(weights[j])}`
+    ]);
+    const own = make("strong", {}, isolatedText(rows.units[at].name));
+    fill(detail, own, ...(told.length ? told : [effect ? " owes nothing to one word" : " looked at nothing"]), ".");
   };
   const area = rows.words[0]?.closest(".shaded");
   if (!area) return;
@@ -362,7 +354,8 @@ async function rowWeights(app, number, chosen, unit, columns, sizes) {
   const heads = chosen.head < 0 ? [...Array(one.heads).keys()] : [chosen.head];
   const sum = new Float32Array(rows * sizes.columns);
   for (const head of heads) {
-    const part = await app.source.map(number, chosen.attention, head, { top, left: 0, rows, columns: sizes.columns }, 1);
+    const region = { top, left: 0, rows, columns: sizes.columns };
+    const part = await app.source.map(number, chosen.attention, head, region, 1);
     for (let i = 0; i < sum.length; i++) sum[i] += part.values[i] / heads.length;
   }
   return groupTokens(sum, sizes.columns, [{ ...unit, first: 0, last: rows - 1 }], columns);

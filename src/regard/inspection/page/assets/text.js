@@ -74,6 +74,12 @@ export function wordUnits(side) {
   return units.sort((a, b) => a.first - b.first);
 }
 
+/** The units of a side that people read: not the model's own tokens, if the side has words. @param {Side} side */
+export function readableUnits(side) {
+  if (!hasWords(side)) return tokenUnits(side);
+  return wordUnits(side).filter((unit) => unit.word !== null || !isSeparator(unit.name));
+}
+
 /** @param {Side} side */
 export function hasWords(side) {
   return side.text != null && (side.words?.length ?? 0) > 0;
@@ -87,7 +93,10 @@ export function textOf(side) {
   return side.text ?? joinTokens(side.tokens);
 }
 
-const RIGHT_TO_LEFT = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Adlam}]/u;
+const RIGHT_TO_LEFT = new RegExp(
+  `[${["Arabic", "Hebrew", "Syriac", "Thaana", "Nko", "Adlam"].map((name) => `\\p{Script=${name}}`).join("")}]`,
+  "u"
+);
 
 /**
  * The direction of a text: that of its first letter. `dir="auto"` does not look into isolated parts of a line.

@@ -180,7 +180,8 @@ function editableWords(side, text, send) {
   const edit = (at) => {
     const button = line.querySelectorAll(".word")[at];
     if (!(button instanceof HTMLButtonElement)) return;
-    const field = make("input", { type: "text", class: "in-place", "aria-label": `Instead of ${units[at].name}`, maxlength: 200 });
+    const label = `Instead of ${units[at].name}`;
+    const field = make("input", { type: "text", class: "in-place", "aria-label": label, maxlength: 200 });
     field.value = changed[at];
     field.size = Math.max(3, [...changed[at]].length + 1);
     const done = () => {
@@ -274,9 +275,11 @@ export function changedLine(label, before, after) {
   const parts = diffWords(before, after);
   /** @param {"gone" | "new"} kind @param {"ins" | "del"} tag */
   const line = (kind, tag) =>
-    parts
-      .filter((part) => part.kind === "same" || part.kind === kind)
-      .flatMap((part) => [part.kind === "same" ? isolatedText(part.text) : make(tag, {}, isolatedText(part.text)), " "]);
+    parts.flatMap((part) => {
+      if (part.kind !== "same" && part.kind !== kind) return [];
+      const word = isolatedText(part.text);
+      return [part.kind === "same" ? word : make(tag, {}, word), " "];
+    });
   const same = parts.every((part) => part.kind === "same");
   return make(
     "div",

@@ -40,8 +40,8 @@ export function readInfluence({ influence }, target, source) {
   /** @type {Map<number, number[]>} the words of each column */
   const words = new Map();
   influence.tokens.forEach((tokens, c) => {
-    const inside = source.flatMap(({ first, last }, j) => (tokens.some((token) => token >= first && token <= last) ? [j] : []));
-    words.set(c, inside);
+    const inside = source.map(({ first, last }) => tokens.some((token) => token >= first && token <= last));
+    words.set(c, [...inside.keys()].filter((j) => inside[j]));
   });
   const values = new Float32Array(rows * columns);
   /** @type {Set<number>} the input words that change something, and those of which anything is known */
