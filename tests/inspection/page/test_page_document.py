@@ -19,7 +19,7 @@ from regard.inspection.page import document as bundles
 from regard.inspection.page.document import page_html
 from regard.inspection.records import WeightMatrix
 from regard.inspection.trace import Trace
-from regard.inspection.trace_format import AlignmentPointer, TracedAttention, TraceSide
+from regard.inspection.trace_format import AlignmentPointer, SearchNode, TracedAttention, TracedSearch, TraceSide
 
 
 def unpacked(text, kind, *shape):
@@ -183,10 +183,17 @@ def test_nodes_of_a_search_are_columns():
     told = document.embedded_document([trace_examples.translation()])["traces"][0]["search"]["nodes"]
     assert told["parent"] == [node.parent for node in nodes]
     assert told["token"] == [node.token for node in nodes]
-    assert told["total"] == pytest.approx([node.total for node in nodes])
+    assert "total" not in told  # the sum of what is before it
     assert told["log_probability"] == pytest.approx([node.log_probability for node in nodes])
     for key in ("ended", "kept"):
         assert told[key] == [place for place, node in enumerate(nodes) if getattr(node, key)]
+
+
+def test_totals_of_another_program_are_kept():
+    nodes = (SearchNode(-1, "a", -1.0, -1.0, False, True), SearchNode(0, "b", -1.0, -7.5, True, False))
+    trace = Trace({"a": TraceSide(("x",) * 3)}, (TracedAttention("one", "a", "a", trace_examples.looks(1, 3, 3)),),
+                  search=TracedSearch(1, nodes, (1,)))
+    assert document.embedded_document([trace])["traces"][0]["search"]["nodes"]["total"] == [-1.0, -7.5]
 
 
 def test_an_attention_whose_queries_and_keys_are_smaller_is_projected():

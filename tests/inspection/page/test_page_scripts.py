@@ -402,9 +402,3 @@ def test_a_search_of_ten_thousand_steps_is_laid_out(tmp_path):
     lines = "const shown = search.shownNodes(given.search, true, 3000);" \
             "return search.chainsOf(given.search, shown).chains.map((one) => one.nodes.length);"
     assert node_scripts.run(tmp_path, ["search"], lines, search={"beams": 1, "nodes": nodes, "best": []}) == [3000]
-
-
-def test_a_path_shares_what_was_written(tmp_path):
-    nodes = [{"parent": number - 1, "token": token} for number, token in enumerate("abxd")]
-    lines = "return search.sharedPrefix(given.search, [0, 1, 2, 3], [...'abcd']);"
-    assert node_scripts.run(tmp_path, ["search"], lines, search={"nodes": nodes}) == 2

@@ -43,6 +43,8 @@ OVERVIEW_BLOCKS, OVERVIEW_SHARE = (512, 256, 128, 64), 4
 """An overview has at most this many blocks in each direction: the most that take one part in 4 of the space left."""
 MAX_OVERVIEW, LONG_SIDE = 1 << 18, 4000
 """The overview of an attention without a side of more than 4,000 tokens takes at most this number of bytes, as text."""
+SMALL_DIFFERENCE = 1e-4
+"""Of a sum of log-probabilities from the sum of its parts, which are rounded."""
 VISIBLE_ERROR = 5e-5
 """A difference that the page, which shows four decimals, does not show."""
 ORDER_FILE, SKELETON_FILE, STYLE_FILE = "order.txt", "index.html", "style.css"
@@ -124,7 +126,7 @@ def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm) -> li
 def _trace_header(trace: Trace) -> JsonObject:
     """The header of the trace file."""
     header = trace_format.dump_header(trace, [_attention_facts(one) for one in trace.attentions])
-    table: JsonObject = json.loads(header, parse_float=lambda text: float(f"{float(text):.7g}"))
+    table: JsonObject = json.loads(header, parse_float=lambda text: float(f"{float(text):.6g}"))
     if table.get("search"):
         table["search"]["nodes"] = _node_columns(table["search"]["nodes"])
     return table
@@ -132,10 +134,16 @@ def _trace_header(trace: Trace) -> JsonObject:
 
 def _node_columns(nodes: list[JsonObject]) -> JsonObject:
     """The nodes of a search as one list for each key, which is a third of the size; the script puts them together."""
-    columns: JsonObject = {key: [node[key] for node in nodes] for key in ("parent", "token", "log_probability", "total")}
+    columns: JsonObject = {key: [node[key] for node in nodes] for key in ("parent", "token", "log_probability")}
     columns |= {key: [place for place, node in enumerate(nodes) if node[key]] for key in ("ended", "kept")}
     scores = {str(place): node["score"] for place, node in enumerate(nodes) if node.get("score") is not None}
-    return {**columns, "score": scores} if scores else columns
+    if scores:
+        columns["score"] = scores
+    sums = [node["total"] - node["log_probability"] - (nodes[node["parent"]]["total"] if node["parent"] >= 0 else 0.0)
+            for node in nodes]
+    if any(abs(difference) > SMALL_DIFFERENCE for difference in sums):  # a trace of another program
+        columns["total"] = [node["total"] for node in nodes]
+    return columns
 
 
 def _attention_facts(attention: TracedAttention) -> JsonObject:

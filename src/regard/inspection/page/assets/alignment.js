@@ -1,7 +1,7 @@
 // The matrix of an attention, by words or subwords, with a list of the largest weights of what is pinned.
 
 import { Chart } from "./chart.js";
-import { attentionChoice, headChoice, patchFigure, textButton, mutedText, notice, scaleChoice, sizeText, weightTable, toggle, traceNumber, weightList } from "./controls.js";
+import { attentionChoice, headChoice, textButton, mutedText, notice, scaleChoice, sizeText, weightTable, toggle, traceNumber, weightList } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { plural, formatWeight } from "./numbers.js";
 import { attentionTitle, groupTokens, isSmall, maskFunction, wholeMatrix, matrixPlane, shiftRows } from "./planes.js";
@@ -185,20 +185,11 @@ function showAlignment(app, trace, chosen, found, scale, main, aside) {
     shape: scale.shape,
     whole: scale.whole,
     marks: sure ? { title: "confidence", values: sure } : undefined,
-    onPoint: (row) => showPatches(chart.pinned.row ?? row),
     onPick: (row, column) => {
       const same = chart.pinned.row === row && chart.pinned.column === column;
       pin(same ? null : row, same ? null : column);
     }
   });
-  const image = make("div");
-  /** @param {number | null} row whose weights lie on the patches of an image; null for the mean of all */
-  const showPatches = (row) => {
-    const [to, wide] = [trace.sides[one.keys], columns.length];
-    if (!to.grid || wide !== to.tokens.length) return;
-    const own = row === null ? meanRow(values, rows.length, wide) : values.subarray(row * wide, (row + 1) * wide);
-    fill(image, mutedText(row === null ? "Mean of all rows" : isolatedText(rows[row].name)), patchFigure(to, own));
-  };
   /** @param {number | null} row @param {number | null} column */
   const pin = (row, column) => {
     chart.pinned = { row, column };
@@ -228,10 +219,8 @@ function showAlignment(app, trace, chosen, found, scale, main, aside) {
         : null,
       ofRow || ofColumn
         ? textButton("Unpin", () => pin(null, null))
-        : mutedText("Click a cell of the map to list the largest weights of its row and of its column."),
-      image
+        : mutedText("Click a cell of the map to list the largest weights of its row and of its column.")
     );
-    showPatches(row);
   };
   fill(
     main,
@@ -254,17 +243,4 @@ function showAlignment(app, trace, chosen, found, scale, main, aside) {
   const row = pickNumber(app.state.row, rows.length, -1);
   const column = pickNumber(app.state.column, columns.length, -1);
   pin(row < 0 ? null : row, column < 0 ? null : column);
-}
-
-/**
- * @param {Float32Array} values
- * @param {number} rows
- * @param {number} columns
- */
-function meanRow(values, rows, columns) {
-  const mean = new Float32Array(columns);
-  values.forEach((value, b) => {
-    mean[b % columns] += value / rows;
-  });
-  return mean;
 }

@@ -2,14 +2,12 @@
 // search with the number that they are ranked by.
 
 import { selectedAttention } from "./alignment.js";
-import { mutedText } from "./controls.js";
+import { mutedText, thumbnail } from "./controls.js";
 import { isolatedText, make } from "./dom.js";
-import { extent, formatFixed, formatPercent, plural } from "./numbers.js";
+import { formatFixed, formatPercent, plural } from "./numbers.js";
 import { attentionTitle, headPlane } from "./planes.js";
-import { Scale } from "./scale.js";
 import { partingOf, pathTo, rankingOf, tokensOf } from "./search.js";
 import { directionOf, joinTokens } from "./text.js";
-import { paintBlocks } from "./tiles.js";
 import { yieldToBrowser } from "./weights.js";
 
 const MAX_STRIP = 160; // heads beside the text
@@ -120,16 +118,9 @@ async function fillStrip(app, number, heads) {
     closed = true;
   });
   for (const { attention, head, element } of heads) {
-    const plane = headPlane(app, number, attention, head);
-    const { rows, columns, levels } = plane;
-    const size = levels.find((one) => Math.max(rows, columns) / one <= EDGE) ?? levels[levels.length - 1];
-    const block = await plane.map({ top: 0, left: 0, rows, columns }, size).catch(() => null);
+    const found = await thumbnail(headPlane(app, number, attention, head), EDGE, "linear").catch(() => null);
     if (closed) return;
-    if (!block) continue;
-    const { low, high } = extent(block.values);
-    const canvas = make("canvas", { "aria-hidden": "true" });
-    paintBlocks(canvas, block, new Scale("linear", low, high), plane, { top: 0, left: 0, down: size, across: size });
-    element.append(canvas);
+    if (found) element.append(found.canvas);
     const wait = yieldToBrowser();
     if (wait) await wait;
   }

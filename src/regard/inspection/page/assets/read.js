@@ -206,7 +206,7 @@ function showReading(reading, room) {
     names,
     below: (line, at) => (line === "source" ? sourceNotes(reading, at, idle) : targetNotes(reading, at, force)),
     marked: (line, at) => (line === "source" && idle.has(at) ? "idle" : ""),
-    room: (line) => (line === "target" && reading.rivals.length && target.length <= 14 ? 78 : 44),
+    room: (line) => (line === "target" && reading.rivals.length && target.length <= 14 ? 78 : 58),
     onActive: (spot, pinned) => {
       describe(reading, stage, spot, detail, force);
       const kept = stage.pinned;
@@ -341,7 +341,8 @@ function verdictLine(reading, facts, pin) {
   // The words of a fact, with the point that ends its sentence.
   /** @param {"source" | "target"} line @param {number[]} list */
   const words = (line, list) => {
-    const [shown, rest] = [list.slice(0, 5), list.length - 5];
+    const shown = list.slice(0, list.length > 5 ? 3 : 5);
+    const rest = list.length - shown.length;
     return shown.flatMap((at, i) => {
       const last = i === shown.length - 1;
       const before = i === 0 ? "" : last && rest <= 0 ? " and " : ", ";

@@ -99,7 +99,7 @@ export class Stage {
     /** @param {Unit[]} units @param {number} size @param {number} least */
     const widths = (units, size, least) => {
       pen.font = `${size}px ${themeValue("serif")}`;
-      return units.map((unit) => Math.max(least, pen.measureText(unit.name).width + 14) + 6);
+      return units.map((unit) => Math.max(least, pen.measureText(unit.name).width + 10) + 9);
     };
     for (const size of long ? [] : SIZES) {
       const wide = [widths(source, size, room("source")), widths(target, size, room("target"))].map((one) =>

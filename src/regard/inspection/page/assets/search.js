@@ -16,15 +16,14 @@ export function unpackSearch({ search }) {
   const packed = /** @type {any} */ (search?.nodes);
   if (!search || !packed || Array.isArray(packed)) return;
   const [ended, kept] = [new Set(packed.ended), new Set(packed.kept)];
-  search.nodes = packed.token.map((/** @type {string} */ token, /** @type {number} */ i) => ({
-    parent: packed.parent[i],
-    token,
-    log_probability: packed.log_probability[i],
-    total: packed.total[i],
-    ended: ended.has(i),
-    kept: kept.has(i),
-    score: packed.score?.[i]
-  }));
+  /** @type {SearchNode[]} */
+  const nodes = [];
+  packed.token.forEach((/** @type {string} */ token, /** @type {number} */ i) => {
+    const [parent, log_probability, score] = [packed.parent[i], packed.log_probability[i], packed.score?.[i]];
+    const total = packed.total?.[i] ?? (nodes[parent]?.total ?? 0) + log_probability;
+    nodes.push({ parent, token, log_probability, total, ended: ended.has(i), kept: kept.has(i), score });
+  });
+  search.nodes = nodes;
 }
 
 /**
@@ -279,16 +278,4 @@ export function placeChains(chains, roots, widthOf, gap) {
     }
   }
   return { placed, lines: taken.length, width };
-}
-
-/**
- * How many tokens of a path are the tokens that were written, from the first on.
- * @param {Search} search
- * @param {number[]} path
- * @param {string[]} tokens
- */
-export function sharedPrefix(search, path, tokens) {
-  let count = 0;
-  while (count < path.length && count < tokens.length && search.nodes[path[count]].token === tokens[count]) count++;
-  return count;
 }

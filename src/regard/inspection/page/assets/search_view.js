@@ -1,17 +1,14 @@
 // The view "Search": the tree of a beam search. A chain of tokens without a branch is one box; at the leaves stand the
 // rank, the number that results are ranked by, and the text; below the tree, where the results part.
 
-import { alignmentMatrix, selectedAttention } from "./alignment.js";
-import { Chart } from "./chart.js";
-import { attentionChoice, headChoice, mutedText, notice, textButton, toggle, traceNumber } from "./controls.js";
+import { mutedText, notice, textButton, toggle, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, makeSvg, pickNumber } from "./dom.js";
 import { formatCount, formatFixed, formatPercent, formatWeight, plural } from "./numbers.js";
-import { isSmall } from "./planes.js";
-import { chainsOf, partingOf, pathTo, placeChains, rankingOf, sharedPrefix, shownNodes, tokensOf } from "./search.js";
+import { chainsOf, partingOf, pathTo, placeChains, rankingOf, shownNodes, tokensOf } from "./search.js";
 import { directionOf, joinTokens, visibleText } from "./text.js";
 
 const [LINE_HEIGHT, GAP] = [46, 26]; // pixels from line to line, and between boxes
-const [MIN_BOX, MAX_BOX, LEAF] = [58, 300, 340]; // pixels of a box, and of the text at a leaf
+const [MIN_BOX, MAX_BOX, LEAF] = [66, 300, 340]; // pixels of a box, and of the text at a leaf
 const MAX_NODES = 3000; // nodes on the page
 const PRINTED = 680; // pixels of a printed page
 
@@ -34,7 +31,7 @@ export const searchView = {
     const aside = make("section", { class: "below", "aria-label": "Selected path" });
     const tree = new Tree(search, shown, (number) => {
       app.updateState({ node: String(number) });
-      describePath(app, trace, search, number, aside);
+      describePath(app, search, number, aside);
     });
     fill(
       room,
@@ -65,13 +62,13 @@ export const searchView = {
           ". In a box: tokens without a branch between them, and the probability of the first."
       ),
       make("div", { class: "board-room" }, tree.board),
-      partings(app, search, (number) => tree.select(number, true)),
+      partings(search, (number) => tree.select(number, true)),
       aside
     );
     const start = shown.has(wanted) ? wanted : tree.first;
     tree.select(start, false);
     tree.reveal(start);
-    describePath(app, trace, search, start, aside);
+    describePath(app, search, start, aside);
   }
 };
 
@@ -80,11 +77,10 @@ const KINDS = { best: "best", kept: "kept", ended: "finished ■", dropped: "pru
 
 /**
  * The results, with the number that they are ranked by, and the words where each parts from the best.
- * @param {App} app
  * @param {Search} search
  * @param {(node: number) => void} select
  */
-function partings(app, search, select) {
+function partings(search, select) {
   if (!search.best.length) return null;
   const { name, numbers, ranks } = rankingOf(search);
   const titles = ["result", name, "parts at", "best has"].map((text) => make("th", { scope: "col" }, text));
@@ -283,14 +279,13 @@ class Tree {
 }
 
 /**
- * A path: its text, its numbers, and its attention, as far as the trace has it.
+ * A path: its text and its numbers.
  * @param {App} app
- * @param {Trace} trace
  * @param {Search} search
  * @param {number} number
  * @param {HTMLElement} room
  */
-function describePath(app, trace, search, number, room) {
+function describePath(app, search, number, room) {
   const path = pathTo(search, number);
   const node = search.nodes[number];
   const rank = search.best.indexOf(number);
@@ -301,7 +296,6 @@ function describePath(app, trace, search, number, room) {
     : node.kept
       ? "The search continued from here."
       : "The search pruned it here.";
-  const picture = make("div");
   const text = joinTokens(tokens) || visibleText(node.token);
   const ranked = rank >= 0 ? `${ranking.name} ${formatFixed(ranking.numbers[rank], 4)}` : "";
   const place = rank >= 0 ? `Result ${rank + 1} of ${search.best.length}: ${ranked}. ` : "";
@@ -322,11 +316,10 @@ function describePath(app, trace, search, number, room) {
       { class: "table-room", tabindex: "0", role: "region", "aria-label": "Probabilities along the path" },
       make("table", { class: "path" }, make("tbody", {}, ...pathRows(search, path)))
     ),
-    picture
+    app.page.asks && rank > 0
+      ? textButton("Show this result in Try", () => app.navigate({ view: "try", choice: String(rank), send: "yes" }))
+      : null
   );
-  const side = trace.written && trace.sides[trace.written.side];
-  const shared = side ? sharedPrefix(search, path, side.tokens) : 0;
-  void showAttention(app, trace, shared, path.length, rank, picture);
 }
 
 /**
@@ -343,54 +336,4 @@ function pathRows(search, path) {
   return rows.map(([name, cell]) =>
     make("tr", {}, make("th", { scope: "row" }, name), ...path.map((one) => make("td", {}, cell(one))))
   );
-}
-
-/**
- * The rows of the attention that belong to a path: those of the tokens that it shares with what was written.
- * @param {App} app
- * @param {Trace} trace
- * @param {number} shared
- * @param {number} length
- * @param {number} rank
- * @param {HTMLElement} room
- */
-async function showAttention(app, trace, shared, length, rank, room) {
-  const other =
-    app.page.asks && rank > 0
-      ? textButton("Show this result in Try", () => app.navigate({ view: "try", choice: String(rank), send: "yes" }))
-      : null;
-  const chosen = selectedAttention(trace, app.state);
-  const one = trace.attentions[chosen.attention];
-  if (!shared || one.queries !== trace.written?.side || !isSmall(trace, one)) {
-    fill(room, notice("The trace has the attention of the output only, not of this path. "), other);
-    return;
-  }
-  const number = traceNumber(app);
-  const { plane, rows } = await alignmentMatrix(app, number, chosen, "tokens");
-  const count = rows.filter((unit) => unit.last < shared).length;
-  if (!count) return;
-  const chart = new Chart(app, { ...plane, rows: count }, {});
-  fill(
-    room,
-    make("h3", {}, `Attention of ${shared === length ? "this path" : "its first tokens"}`),
-    shared < length
-      ? mutedText(
-          `The first ${shared} of its ${length} tokens are those of the output; the trace has weights only for them.`
-        )
-      : null,
-    make(
-      "div",
-      { class: "controls" },
-      attentionChoice(app, number, String(chosen.attention), (attention) => app.navigate({ attention, head: "" })),
-      headChoice(
-        one,
-        chosen.head < 0 ? "mean" : String(chosen.head),
-        (head) => app.navigate({ attention: String(chosen.attention), head }),
-        [["mean", "mean of all heads"]]
-      )
-    ),
-    chart.element,
-    other
-  );
-  chart.layout();
 }

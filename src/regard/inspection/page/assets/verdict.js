@@ -162,8 +162,8 @@ export function findFacts({ source, target, attention, idle, sure }) {
 }
 
 /**
- * Where to cut two lines of words into pairs of lines, so that both fit: after a sentence if there is an end of one,
- * and where the fewest links cross the cut.
+ * Where to cut two lines of words into pairs of lines that fit: so that the fewest links run from one pair to another,
+ * with few pairs, and after the end of a sentence where that costs little.
  * @param {{source: number[], target: number[]}} widths of the words, in pixels
  * @param {{source: boolean[], target: boolean[]}} ends whether a sentence ends with the word
  * @param {Matrix | null} links shares, target × source
@@ -172,50 +172,51 @@ export function findFacts({ source, target, attention, idle, sure }) {
  */
 export function cutLines(widths, ends, links, room) {
   const [n, m] = [widths.source.length, widths.target.length];
+  const inside = linksBefore(links, n, m);
+  const wide = n + 1;
+  // best[t * wide + s] is the score of the best lines of the first s and t words, from[...] where their last pair begins.
+  const [best, from] = [new Float64Array(wide * (m + 1)).fill(-Infinity), new Int32Array(wide * (m + 1))];
+  best[0] = 0;
+  for (let t = 0; t <= m; t++)
+    for (let s = 0; s <= n; s++) {
+      if (!s && !t) continue;
+      const at = t * wide + s;
+      const bonus = (s && ends.source[s - 1] ? 0.4 : 0) + (t && ends.target[t - 1] ? 0.4 : 0);
+      for (let [b, high] = [t, 0]; b >= 0 && fits(t, b, (high += b < t ? widths.target[b] : 0)); b--)
+        for (let [a, long] = [s, 0]; a >= 0 && fits(s, a, (long += a < s ? widths.source[a] : 0)); a--) {
+          if (a === s && b === t) continue;
+          const own = inside[at] - inside[b * wide + s] - inside[t * wide + a] + inside[b * wide + a];
+          const score = best[b * wide + a] + own + bonus - (a === s || b === t ? 2 : 1);
+          if (score > best[at]) [best[at], from[at]] = [score, b * wide + a];
+        }
+    }
+  /** A single word fits in any case. @param {number} end @param {number} start @param {number} length */
+  function fits(end, start, length) {
+    return length <= room || end - start <= 1;
+  }
   /** @type {{source: [number, number], target: [number, number]}[]} */
   const pairs = [];
-  let [s, t] = [0, 0];
-  while (s < n || t < m) {
-    let best = null;
-    let wide = 0;
-    for (let to = t + 1; to <= m; to++) {
-      wide += widths.target[to - 1];
-      if (wide > room && to > t + 1) break;
-      const cut = to === m ? n : cheapestCut(links, s, to, n, m);
-      const reach = widths.source.slice(s, cut).reduce((sum, one) => sum + one, 0);
-      if (reach > room && best) break;
-      const sentence = to === m || ends.target[to - 1];
-      if (!best || sentence || !best.sentence) best = { to, cut, sentence };
-    }
-    if (!best) best = { to: m, cut: n, sentence: true }; // only source words are left
-    // A source line that is still too wide goes on alone, below.
-    let [end, reach] = [s, 0];
-    while (end < best.cut && (end === s || reach + widths.source[end] <= room)) reach += widths.source[end++];
-    pairs.push({ source: [s, end], target: [t, best.to] });
-    [s, t] = [end, best.to];
+  for (let at = m * wide + n; at > 0; at = from[at]) {
+    const [t, s, b, a] = [Math.floor(at / wide), at % wide, Math.floor(from[at] / wide), from[at] % wide];
+    pairs.unshift({ source: [a, s], target: [b, t] });
   }
   return pairs;
 }
 
 /**
- * The source cut that the fewest links cross, if the target is cut before `to`; proportional if there are no links.
+ * The sum of all links of the first s source and t target words, at t * (n + 1) + s; if there are none, of a diagonal.
  * @param {Matrix | null} links
- * @param {number} from the first cut that is possible
- * @param {number} to
- * @param {number} count of source words
- * @param {number} rows of target words
+ * @param {number} n
+ * @param {number} m
  */
-function cheapestCut(links, from, to, count, rows) {
-  if (!links) return Math.max(from, Math.round((to / rows) * count));
-  const [above, below] = [new Float64Array(count), new Float64Array(count)];
-  for (let i = 0; i < links.rows; i++)
-    for (let j = 0; j < count; j++) (i < to ? above : below)[j] += links.values[i * links.columns + j] || 0;
-  let crossing = 0;
-  for (let j = 0; j < count; j++) crossing += j < from ? below[j] : above[j];
-  let [best, least] = [from, crossing];
-  for (let cut = from + 1; cut <= count; cut++) {
-    crossing += below[cut - 1] - above[cut - 1];
-    if (crossing < least - 1e-9) [best, least] = [cut, crossing];
-  }
-  return best;
+function linksBefore(links, n, m) {
+  const sums = new Float64Array((n + 1) * (m + 1));
+  for (let t = 1; t <= m; t++)
+    for (let s = 1; s <= n; s++) {
+      const diagonal = Math.round(((t - 0.5) / m) * n - 0.5) === s - 1 ? 1 : 0;
+      const own = links ? links.values[(t - 1) * links.columns + s - 1] || 0 : diagonal;
+      const [above, at] = [(t - 1) * (n + 1) + s, t * (n + 1) + s];
+      sums[at] = own + sums[above] + sums[at - 1] - sums[above - 1];
+    }
+  return sums;
 }
