@@ -136,6 +136,7 @@ def test_signed_maps_are_said_to_be_no_probabilities(chromium, filed, signed):
 def test_the_mouse_points_too(visit, trace):
     page = visit.open("read", matrix="yes", attention=5, head=0, units="tokens")
     browser_visits.until(page, "() => document.querySelector('.keyline')?.textContent")
+    page.locator(".chart-frame").first.scroll_into_view_if_needed()
     box = page.locator(".chart-frame canvas").first.bounding_box()
     weights, seen = trace.attentions[5].look.weights()[0], set()
     for part in range(30):
@@ -160,7 +161,7 @@ def test_a_pinned_word_lists_its_largest_weights(visit, trace):
     assert [name for name, _ in told] == [trace_examples.SOURCE[place] for place in order]
     assert [browser_visits.number(value) for _, value in told] == pytest.approx([float(row[place]) for place in order],
                                                                           abs=CLOSE)
-    confidence = browser_visits.number(page.locator("aside strong.number").inner_text())
+    confidence = browser_visits.number(page.locator(".matrix aside strong.number").inner_text())
     assert confidence == pytest.approx(math.exp(trace.written.log_probabilities[2]), abs=CLOSE)
     assert "row=2" in page.url
     page.reload()

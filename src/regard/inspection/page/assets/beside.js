@@ -60,12 +60,29 @@ export function headStrip(app, number, through) {
     ];
   });
   press();
+  heads.forEach(({ element }, i) => (element.tabIndex = i ? -1 : 0));
+  /** @param {KeyboardEvent} event one stop of the Tab key: arrows walk the heads, across and down the layers */
+  const walk = (event) => {
+    const at = heads.findIndex(({ element }) => element === event.target);
+    if (at < 0) return;
+    const { attention, head } = heads[at];
+    const layer = heads.filter((one) => one.attention === attention + (event.key === "ArrowUp" ? -1 : 1));
+    const below = layer[Math.min(head, layer.length - 1)];
+    /** @type {Record<string, Mini | undefined>} */
+    const steps = { ArrowRight: heads[at + 1], ArrowLeft: heads[at - 1], ArrowDown: below, ArrowUp: below };
+    const to = steps[event.key];
+    if (!to) return;
+    event.preventDefault();
+    heads[at].element.tabIndex = -1;
+    to.element.tabIndex = 0;
+    to.element.focus();
+  };
   void fillStrip(app, number, heads);
   return make(
     "details",
     { class: "strip", open: !matchMedia("(max-width: 900px)").matches },
     make("summary", {}, `${plural(count, "head")} (point at one)`),
-    make("div", { class: "strip-grid" }, ...rows)
+    make("div", { class: "strip-grid", keydown: walk }, ...rows)
   );
 }
 

@@ -177,7 +177,8 @@ export const compareView = {
     const { element, shape, whole } = scaleChoice(app, small ? "linear" : "log");
     const models = halves.map(({ trace }) => app.traces[trace].model);
     const pickers = make("div", { class: "pickers" }, picker(app, "", "First"), picker(app, "2", "Second"), element);
-    fill(room, outputLines(app, halves.map(({ trace }) => trace)), pickers, charts);
+    const outputs = outputLines(app, halves.map(({ trace }) => trace));
+    fill(room, make("h2", { class: "visually-hidden" }, "Compare"), outputs, pickers, charts);
     let closed = false;
     app.onClose(() => {
       closed = true;

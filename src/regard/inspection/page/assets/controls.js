@@ -197,6 +197,7 @@ export async function thumbnail(plane, edge, shape) {
   const block = await plane.map({ top: 0, left: 0, rows: plane.rows, columns: plane.columns }, size);
   const { low, high } = extent(block.values);
   const canvas = make("canvas", { class: "thumbnail", "aria-hidden": "true" });
+  if (plane.rows > plane.columns) canvas.style.width = `${Math.max(12, (100 * plane.columns) / plane.rows)}%`;
   paintBlocks(canvas, block, new Scale(shape, low, high), plane, { top: 0, left: 0, down: size, across: size });
   return { canvas, high: Math.max(high, -low), size };
 }

@@ -160,6 +160,11 @@ export class Stage {
     };
   }
 
+  /** @param {Line} line @param {number} at */
+  pairOf(line, at) {
+    return this.cells[line][at].parentElement?.parentElement;
+  }
+
   /** @param {Layer[]} layers */
   show(layers) {
     this.layers = layers;
@@ -211,7 +216,8 @@ export class Stage {
             else /** @type {any} */ (path).style.setProperty(name, String(value));
           path.classList.add(layer.over === "links" ? "ribbon" : "arc");
           drawing.append(path);
-          shapesOf.set(path, { layer, i, j, share, from, to });
+          const apart = this.pairOf(rowLine, i) !== this.pairOf(columnLine, j);
+          shapesOf.set(path, { layer, i, j, share, from, to, apart });
         }
     }
     this.mark();
@@ -244,7 +250,8 @@ export class Stage {
       const [rowLine, columnLine] = endsOf(shape.layer);
       const byRow = active?.line === rowLine && active.at === shape.i;
       const byColumn = active?.line === columnLine && active.at === shape.j && rowLine !== columnLine;
-      path.style.opacity = String(!active ? usual : byRow || byColumn ? 0.85 : 0.07);
+      // A ribbon to another pair of lines runs behind words, and is faint until it is asked for.
+      path.style.opacity = String(!active ? (shape.apart ? 0.14 : usual) : byRow || byColumn ? 0.85 : 0.07);
       if (!byRow && !byColumn) continue;
       const [line, at, end] = byRow ? [columnLine, shape.j, shape.to] : [rowLine, shape.i, shape.from];
       const before = far.get(`${line} ${at}`);
@@ -384,7 +391,7 @@ export class Stage {
 }
 
 /** @type {WeakMap<Element, {layer: Layer, i: number, j: number, share: number, from: {x: number, y: number},
- *   to: {x: number, y: number}}>} */
+ *   to: {x: number, y: number}, apart: boolean}>} */
 const shapesOf = new WeakMap();
 
 /** The lines of the rows and of the columns of a layer. @param {Layer} layer @returns {[Line, Line]} */

@@ -130,6 +130,7 @@ class Tree {
     this.chosen = chosen;
     const { chains, roots } = chainsOf(search, shown);
     this.chains = chains;
+    this.roots = roots;
     this.ranking = rankingOf(search);
     /** @type {Map<number, number>} the chain of every node */
     this.chainOf = new Map();
@@ -250,20 +251,30 @@ class Tree {
     room.scrollTop = Math.max(0, box.offsetTop - room.clientHeight / 2);
   }
 
+  /**
+   * The chain on the next line above (−1) or below (1) that is nearest.
+   * @param {number} chain
+   * @param {1 | -1} step
+   */
+  nearest(chain, step) {
+    const own = /** @type {import("./search.js").Placed} */ (this.places.get(chain));
+    const far = (/** @type {import("./search.js").Placed} */ { x, line }) => step * (line - own.line) * 1e6 + Math.abs(x - own.x);
+    const others = [...this.places.values()].filter(({ line }) => step * (line - own.line) > 0);
+    return others.sort((a, b) => far(a) - far(b))[0]?.chain;
+  }
+
   /** @param {KeyboardEvent} event */
   key(event) {
     const at = this.boxes.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     if (at < 0) return;
     const { parent, children, nodes } = this.chains[at];
-    const order = [...this.places.values()].sort((a, b) => a.line - b.line || a.x - b.x).map(({ chain }) => chain);
-    const beside = order.indexOf(at);
-    const siblings = parent >= 0 ? this.chains[parent].children : order.filter((one) => this.chains[one].parent < 0);
+    const siblings = parent >= 0 ? this.chains[parent].children : this.roots;
     /** @type {Record<string, number | undefined>} */
     const next = {
       ArrowLeft: parent,
       ArrowRight: children[0],
-      ArrowUp: order[beside - 1],
-      ArrowDown: order[beside + 1],
+      ArrowUp: this.nearest(at, -1),
+      ArrowDown: this.nearest(at, 1),
       Home: siblings[0],
       End: siblings[siblings.length - 1]
     };

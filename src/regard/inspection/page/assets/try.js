@@ -184,8 +184,10 @@ function editableWords(side, text, send) {
     const field = make("input", { type: "text", class: "in-place", "aria-label": label, maxlength: 200 });
     field.value = changed[at];
     field.size = Math.max(3, [...changed[at]].length + 1);
+    let open = true;
     const done = () => {
-      if (!field.isConnected) return;
+      if (!open) return; // a field that is taken out loses the focus once more
+      open = false;
       fill(button, isolatedText(changed[at] || "∅"));
       field.replaceWith(button);
     };
