@@ -146,10 +146,6 @@ def test_no_small_probability_is_shown_as_zero(chromium, filed):
         cells = page.locator("#view table.path tr").nth(1).locator("td").all_inner_texts()
         assert [browser_visits.number(cell) for cell in cells] == pytest.approx([math.exp(log) for log in logs],
                                                                                 rel=0.01)
-        page = visit.open("read", matrix="yes", row=2)
-        page.wait_for_selector(".matrix aside strong.number")
-        told = page.locator(".matrix aside strong.number").inner_text()
-        assert browser_visits.number(told) == pytest.approx(math.exp(-40), rel=0.01)
 
 
 @pytest.mark.thorough

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from regard import checks
@@ -156,9 +157,9 @@ def _attention_facts(attention: TracedAttention) -> JsonObject:
 
 def _whole(attention: TracedAttention, left: int) -> JsonObject | None:
     """All weights of an attention that is small enough."""
-    if attention.weight_count > MAX_WEIGHTS or _base64_length(4 * attention.weight_count) > left:
+    if attention.weight_count > MAX_WEIGHTS or _base64_length(3 * attention.weight_count) > left:
         return None
-    return {"kind": "weights", "values": encode_numbers(attention.look.weights().float())}
+    return {"kind": "weights", "values": _encode_weights(attention.look.weights().float())}
 
 
 def _embedded(attention: TracedAttention, left: int) -> JsonObject:
@@ -204,6 +205,13 @@ def _projected(attention: TracedAttention, left: int) -> JsonObject | None:
         if error < VISIBLE_ERROR:
             break
     return found
+
+
+def _encode_weights(weights: Tensor) -> str:
+    """The upper three bytes of float32, rounded, as base64: a relative error of 2⁻¹⁷, which no number on the page shows."""
+    bits = weights.detach().cpu().contiguous().numpy().astype("<f4", copy=False).view("<u4")
+    rounded = np.where(np.isfinite(bits.view("<f4")), bits + np.uint32(0x80), bits)
+    return base64.b64encode(rounded.view("u1").reshape(-1, 4)[:, 1:].tobytes()).decode("ascii")
 
 
 def _encode_24_bits(numbers: Tensor) -> str:

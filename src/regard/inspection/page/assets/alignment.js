@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { attentionChoice, headChoice, textButton, mutedText, notice, scaleChoice, sizeText, weightTable, toggle, traceNumber, weightList } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
-import { plural, formatWeight } from "./numbers.js";
+import { plural } from "./numbers.js";
 import { attentionTitle, groupTokens, isSmall, maskFunction, wholeMatrix, matrixPlane, shiftRows } from "./planes.js";
 import { hasWords, tokenUnits, wordUnits } from "./text.js";
 import { attentionSize } from "./weights.js";
@@ -60,18 +60,6 @@ export async function alignmentMatrix(app, number, chosen, by) {
   const head = chosen.head < 0 ? `mean of ${plural(one.heads, "head")}` : `head ${chosen.head}`;
   const plane = matrixPlane(`${attentionTitle(trace, one)}, ${head}`, values, rows.kept, columns, masked);
   return { plane: { ...plane, code: `${one.name}, ${head}` }, rows: rows.kept, columns, values };
-}
-
-/**
- * How sure the model was of each unit: the geometric mean of the probabilities of its tokens.
- * @param {Written} written
- * @param {Unit[]} units
- */
-export function confidence(written, units) {
-  return units.map(({ first, last }) => {
-    const own = written.log_probabilities.slice(first, last + 1);
-    return Math.exp(own.reduce((sum, one) => sum + one, 0) / own.length);
-  });
 }
 
 /**
@@ -161,7 +149,7 @@ export function openMatrix(app, room) {
   });
   alignmentMatrix(app, number, chosen, by).then(
     (found) => {
-      if (!closed) showAlignment(app, trace, chosen, found, scale, main, aside);
+      if (!closed) showAlignment(app, chosen, found, scale, main, aside);
     },
     (error) => fill(main, make("p", { class: "wrong" }, error.message))
   );
@@ -169,22 +157,17 @@ export function openMatrix(app, room) {
 
 /**
  * @param {App} app
- * @param {Trace} trace
- * @param {{best: boolean, attention: number, head: number, offset: number}} chosen
+ * @param {{offset: number}} chosen
  * @param {Awaited<ReturnType<typeof alignmentMatrix>>} found
  * @param {{shape: Shape, whole: boolean}} scale
  * @param {HTMLElement} main
  * @param {HTMLElement} aside
  */
-function showAlignment(app, trace, chosen, found, scale, main, aside) {
-  const one = trace.attentions[chosen.attention];
+function showAlignment(app, chosen, found, scale, main, aside) {
   const { plane, rows, columns, values } = found;
-  const written = trace.written?.side === one.queries ? trace.written : null;
-  const sure = written && confidence(written, rows);
   const chart = new Chart(app, plane, {
     shape: scale.shape,
     whole: scale.whole,
-    marks: sure ? { title: "confidence", values: sure } : undefined,
     onPick: (row, column) => {
       const same = chart.pinned.row === row && chart.pinned.column === column;
       pin(same ? null : row, same ? null : column);
@@ -207,9 +190,6 @@ function showAlignment(app, trace, chosen, found, scale, main, aside) {
             (j) => columns[j].name
           )
         : null,
-      sure && row !== null
-        ? make("p", {}, "Confidence ", make("strong", { class: "number" }, formatWeight(sure[row])))
-        : null,
       ofColumn && column !== null
         ? weightList(
             [isolatedText(columns[column].name), document.createTextNode(" is attended to by")],
@@ -225,12 +205,6 @@ function showAlignment(app, trace, chosen, found, scale, main, aside) {
   fill(
     main,
     chart.element,
-    sure
-      ? mutedText(
-          "Bars beside the rows: confidence, the geometric mean of the model's probabilities for the tokens of a " +
-            "word. A confident model can be wrong."
-        )
-      : null,
     chosen.offset
       ? mutedText(
           `Rows are taken ${plural(Math.abs(chosen.offset), "step")} ${chosen.offset > 0 ? "after" : "before"} the ` +

@@ -145,30 +145,30 @@ async function fillStrip(app, number, heads) {
 
 /**
  * The results of the search, with the number that they are ranked by, and where each parts from the best.
- * @param {App} app
+ * @param {string} title
  * @param {Search} search
  * @param {number | null} least the probability of the least likely word of the best one
+ * @param {(node: number) => void} open
  */
-export function resultList(app, search, least) {
+export function resultList(title, search, least, open) {
   if (!search.best.length) return null;
   const { name, numbers, ranks } = rankingOf(search);
   const best = least === null ? [] : [`least likely word: ${formatPercent(least)}`];
   return make(
     "section",
     { class: "results" },
-    make("h2", {}, `Why this one: ${plural(search.best.length, "result")}, ${ranks ? "by" : "with"} ${name}`),
+    make("h2", {}, `${title}: ${plural(search.best.length, "result")}, ${ranks ? "by" : "with"} ${name}`),
     make(
       "ol",
       {},
       ...search.best.map((end, i) => {
         const text = joinTokens(tokensOf(search, pathTo(search, end)));
-        const open = () => app.navigate({ view: "search", node: String(end) });
         return make(
           "li",
           {},
           make(
             "button",
-            { type: "button", click: open },
+            { type: "button", click: () => open(end) },
             make("span", { dir: directionOf(text) }, `${i + 1}. `, isolatedText(text)),
             make("em", {}, ...(i ? partingWords(search, end) : best))
           ),

@@ -16,9 +16,9 @@ const MIN_LENGTH = 72; // pixels that a map of few rows or columns gets at least
 
 /**
  * `still` fits its map into the page; `roaming` is a window of its own into a large map.
- * `marks` are numbers from 0 to 1 beside the rows. `ranges` may be shared by charts that are to have one scale.
+ * `ranges` may be shared by charts that are to have one scale.
  * @typedef {{manner?: "still" | "roaming", shape?: Shape, whole?: boolean, what?: string, tall?: number,
- *   marks?: {title: string, values: number[]}, ranges?: Map<string, {low: number, high: number}>,
+ *   ranges?: Map<string, {low: number, high: number}>,
  *   onPoint?: (row: number, column: number) => void, onPick?: (row: number, column: number) => void,
  *   onMove?: () => void}} ChartOptions
  */
@@ -90,18 +90,16 @@ export class Chart {
     }
     const width = Math.max(200, this.element.clientWidth);
     const roaming = options.manner === "roaming";
-    const beside = options.marks && width > 520 ? 128 : 0;
-    this.marks = beside ? options.marks : undefined;
     const tall = options.tall ?? (roaming ? clamp(300, innerHeight * 0.66, 720) : clamp(600, plane.rows * 14, 1400));
     const guess = Math.min(
       MAX_CELL,
-      (width - Math.min(150, this.names.rows) - beside - 24) / plane.columns,
+      (width - Math.min(150, this.names.rows) - 24) / plane.columns,
       Math.max(tall, MIN_LENGTH) / plane.rows
     );
     const room = columnLabelSpace(this.names.columns, roaming ? MIN_LABELLED_CELL : guess);
     const x = Math.min(width / 3, Math.max(58, this.names.rows + 14));
     const y = room.above;
-    const across = width - x - Math.max(room.beyond, beside);
+    const across = width - x - room.beyond;
     const zx = Math.min(MAX_CELL, across / plane.columns);
     const zy = Math.min(MAX_CELL, tall / plane.rows);
     const both = Math.min(zx, zy);

@@ -1,7 +1,7 @@
-// Drawing on the canvas of a chart: axes with names or positions, grid lines, marks and outlines. This file reads the
+// Drawing on the canvas of a chart: axes with names or positions, grid lines and outlines. This file reads the
 // chart and changes nothing.
 
-import { formatProbability, formatCount } from "./numbers.js";
+import { formatCount } from "./numbers.js";
 import { themeValue } from "./scale.js";
 
 export const MIN_LABELLED_CELL = 11; // pixels of a cell that has its name beside it
@@ -201,7 +201,7 @@ export function drawOutlines(pen, chart) {
 }
 
 /**
- * Names, positions, and the numbers beside the rows.
+ * Names or positions of rows and columns.
  * @param {CanvasRenderingContext2D} pen
  * @param {Chart} chart
  */
@@ -234,21 +234,4 @@ export function drawEdges(pen, chart) {
     plot.y,
     chart.names.columns
   );
-  const { marks } = chart;
-  if (!marks || view.zy < MIN_LABELLED_CELL) return;
-  const x = plot.x + Math.min(plot.width, plane.columns * view.zx) + 14;
-  pen.textAlign = "left";
-  pen.font = "11px " + themeValue("sans");
-  pen.fillStyle = themeValue("soft");
-  pen.fillText(marks.title, x, plot.y - 11);
-  marks.values.forEach((value, i) => {
-    const y = plot.y + (i - view.y + 0.5) * view.zy;
-    if (y < plot.y || y > plot.y + plot.height || Number.isNaN(value)) return;
-    pen.fillStyle = themeValue("line");
-    pen.fillRect(x, y - 3, 60, 6);
-    pen.fillStyle = themeValue("accent");
-    pen.fillRect(x, y - 3, 60 * value, 6);
-    pen.fillStyle = themeValue("soft");
-    pen.fillText(formatProbability(value), x + 67, y + 1);
-  });
 }

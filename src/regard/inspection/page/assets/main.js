@@ -36,8 +36,9 @@ function viewsOf(trace) {
   const sides = Object.values(trace.sides);
   const image = sides.some((side) => side.grid);
   const long = sides.some((side) => side.tokens.length > LONG);
+  const written = trace.attentions.some((one) => one.queries === trace.written?.side);
   return VIEWS.filter((view) => {
-    if (view === searchView) return !image && Boolean(trace.search ?? trace.written);
+    if (view === searchView) return Boolean(trace.search) || written;
     if (view === tryView) return !image;
     return view !== mapView || long;
   });
@@ -191,7 +192,7 @@ function pageTitle(app, trace) {
   const output = written && written !== sides[0] && written.tokens.length < 200 ? textOf(written) : "";
   return [
     make("h1", { dir: directionOf(first) }, isolatedText(first || "Attention")),
-    output && output !== first
+    output && !first.includes(output)
       ? make("p", { class: "output", dir: directionOf(output) }, isolatedText(output))
       : null
   ];

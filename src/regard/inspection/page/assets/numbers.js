@@ -39,14 +39,6 @@ export function formatFixed(value, decimals) {
 }
 
 /**
- * A probability: short, and none but zero reads as zero.
- * @param {number} value
- */
-export function formatProbability(value) {
-  return value > 0 && value < 0.005 ? "<0.01" : formatFixed(value, 2);
-}
-
-/**
  * A share or a probability in percent: none but zero reads as zero, and none but one as all.
  * @param {number} value from 0 to 1
  */

@@ -245,7 +245,9 @@ function showReading(reading, room) {
     "aside",
     { class: "beside", "aria-label": "Heads and results" },
     strip,
-    trace.search ? resultList(app, trace.search, least) : null
+    trace.search
+      ? resultList("Why this one", trace.search, least, (node) => app.navigate({ view: "search", node: String(node) }))
+      : null
   );
   fill(
     room,

@@ -1,10 +1,11 @@
 // The view "Search": the tree of a beam search. A chain of tokens without a branch is one box; at the leaves stand the
 // rank, the number that results are ranked by, and the text; below the tree, where the results part.
 
+import { resultList } from "./beside.js";
 import { mutedText, notice, textButton, toggle, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, makeSvg, pickNumber } from "./dom.js";
 import { formatCount, formatFixed, formatPercent, formatWeight, plural } from "./numbers.js";
-import { chainsOf, partingOf, pathTo, placeChains, rankingOf, shownNodes, tokensOf } from "./search.js";
+import { chainsOf, pathTo, placeChains, rankingOf, shownNodes, tokensOf } from "./search.js";
 import { directionOf, joinTokens, visibleText } from "./text.js";
 
 const [LINE_HEIGHT, GAP] = [46, 26]; // pixels from line to line, and between boxes
@@ -62,7 +63,7 @@ export const searchView = {
           ". In a box: tokens without a branch between them, and the probability of the first."
       ),
       make("div", { class: "board-room" }, tree.board),
-      partings(search, (number) => tree.select(number, true)),
+      resultList("Where they part", search, null, (number) => tree.select(number, true)),
       aside
     );
     const start = shown.has(wanted) ? wanted : tree.first;
@@ -74,49 +75,6 @@ export const searchView = {
 
 /** @type {Record<string, string>} */
 const KINDS = { best: "best", kept: "kept", ended: "finished ■", dropped: "pruned" };
-
-/**
- * The results, with the number that they are ranked by, and the words where each parts from the best.
- * @param {Search} search
- * @param {(node: number) => void} select
- */
-function partings(search, select) {
-  if (!search.best.length) return null;
-  const { name, numbers, ranks } = rankingOf(search);
-  const titles = ["result", name, "parts at", "best has"].map((text) => make("th", { scope: "col" }, text));
-  return make(
-    "section",
-    { class: "partings" },
-    make("h2", {}, `Where they part: ${plural(search.best.length, "result")}, ${ranks ? "by" : "with"} ${name}`),
-    make(
-      "div",
-      { class: "table-room", tabindex: "0", role: "region", "aria-label": "Where they part" },
-      make(
-        "table",
-        {},
-        make("thead", {}, make("tr", {}, ...titles)),
-        make(
-          "tbody",
-          {},
-          ...search.best.map((end, i) => {
-            const text = joinTokens(tokensOf(search, pathTo(search, end)));
-            const parting = i ? partingOf(search, end) : null;
-            const link = make("button", { type: "button", class: "link", click: () => select(end) });
-            link.append(`${i + 1}. `, isolatedText(text));
-            return make(
-              "tr",
-              {},
-              make("th", { scope: "row", dir: directionOf(text) }, link),
-              make("td", { class: "number" }, formatFixed(numbers[i], 2)),
-              make("td", {}, ...(parting ? [isolatedText(parting.own), ` ${formatPercent(parting.probability)}`] : [])),
-              make("td", {}, ...(parting ? [isolatedText(parting.best), ` ${formatPercent(parting.against)}`] : []))
-            );
-          })
-        )
-      )
-    )
-  );
-}
 
 /** The tree as boxes and lines, with one selected node. */
 class Tree {
@@ -258,7 +216,8 @@ class Tree {
    */
   nearest(chain, step) {
     const own = /** @type {import("./search.js").Placed} */ (this.places.get(chain));
-    const far = (/** @type {import("./search.js").Placed} */ { x, line }) => step * (line - own.line) * 1e6 + Math.abs(x - own.x);
+    /** @param {import("./search.js").Placed} other */
+    const far = ({ x, line }) => step * (line - own.line) * 1e6 + Math.abs(x - own.x);
     const others = [...this.places.values()].filter(({ line }) => step * (line - own.line) > 0);
     return others.sort((a, b) => far(a) - far(b))[0]?.chain;
   }

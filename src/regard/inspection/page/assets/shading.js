@@ -14,6 +14,7 @@ import { attentionSize } from "./weights.js";
 
 const MAX_SHADED = 4000; // words of a text that is shown as words
 const LABEL_COLOURS = 6;
+const MIN_NATS = 0.3; // of the darkest shade
 
 /** @typedef {{side: string, units: Unit[], words: HTMLElement[]}} Paragraph */
 
@@ -120,8 +121,8 @@ function effectVerdict(trace, { matrix, idle, whole }, units) {
     "p",
     { class: "verdict" },
     ...(label ? [isolatedText(label), sure === null ? "" : ` (${formatPercent(sure)})`, ": "] : []),
-    ...(order.length ? ["what mattered most: ", ...named(order), ". "] : ["no single word mattered. "]),
-    ...(idle.length && idle.length < units.length
+    ...(order.length ? ["What mattered most: ", ...named(order), ". "] : ["No single word mattered. "]),
+    ...(idle.length && order.length
       ? [`Without effect: `, ...named(idle.slice(0, 6)), idle.length > 6 ? ` and ${idle.length - 6} more.` : "."]
       : [])
   );
@@ -272,7 +273,7 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
     const weights = at === null && !effect?.whole ? null : await weightsOf(at ?? 0).catch(() => null);
     if (request !== asked) return;
     const strongest = weights ? largest(weights, 5).filter((j) => weights[j] >= 0.01) : [];
-    const high = weights && strongest.length ? weights[strongest[0]] : 1;
+    const high = Math.max(effect ? MIN_NATS : 0, weights && strongest.length ? weights[strongest[0]] : 1);
     columns.words.forEach((word, j) => {
       const share = weights ? clamp(0, weights[j] / high, 1) : 0;
       word.classList.toggle("far", share >= 0.03);

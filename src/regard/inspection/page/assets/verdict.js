@@ -174,7 +174,7 @@ export function cutLines(widths, ends, links, room) {
   const [n, m] = [widths.source.length, widths.target.length];
   const inside = linksBefore(links, n, m);
   const wide = n + 1;
-  // best[t * wide + s] is the score of the best lines of the first s and t words, from[...] where their last pair begins.
+  // At t * wide + s: the score of the best lines of the first s and t words, and where their last pair begins.
   const [best, from] = [new Float64Array(wide * (m + 1)).fill(-Infinity), new Int32Array(wide * (m + 1))];
   best[0] = 0;
   for (let t = 0; t <= m; t++)

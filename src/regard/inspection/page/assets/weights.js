@@ -28,6 +28,19 @@ export function decodeFloat32(text) {
 }
 
 /**
+ * Little-endian float32 without its lowest byte, which is 0.
+ * @param {string} text base64
+ */
+export function decodeFloat24(text) {
+  const bytes = decodeBytes(text);
+  if (bytes.length % 3) throw new Error("the data of this page is truncated: write the page again");
+  const bits = new Uint32Array(bytes.length / 3);
+  for (let i = 0; i < bits.length; i++)
+    bits[i] = (bytes[3 * i] << 8) | (bytes[3 * i + 1] << 16) | (bytes[3 * i + 2] << 24);
+  return new Float32Array(bits.buffer);
+}
+
+/**
  * The bits of little-endian float16, for `single`.
  * @param {string} text base64
  */
@@ -357,7 +370,7 @@ export class EmbeddedSource {
     if (!found) {
       found =
         unit === undefined
-          ? decodeFloat32(holder.values)
+          ? decodeFloat24(holder.values)
           : halvesToFloat32(decodeFloat16(holder.values)).map((value) => value * unit);
       if (found.length !== count)
         throw new Error(
