@@ -90,7 +90,7 @@ def test_zoomed_weights_equal_those_of_python(chromium, trace, file, where):
 
 @pytest.mark.thorough
 def test_the_map_moves_and_zooms_by_keys_and_wheel(chromium, file):
-    with browser_visits.visiting(chromium, file) as visit:
+    with browser_visits.visiting(chromium, file, size=(1200, 500)) as visit:
         page = visit.open("map")
         assert_seen(page)
         where = page.locator(".where")
@@ -106,8 +106,8 @@ def test_the_map_moves_and_zooms_by_keys_and_wheel(chromium, file):
         page.keyboard.press("0")
         assert where.inner_text() == whole
         box = frame.bounding_box()
-        page.mouse.move(box["x"] + 300, box["y"] + 200)
-        page.mouse.wheel(0, 120)  # scrolls the page
+        page.mouse.move(box["x"] + 300, box["y"] + 100)
+        page.mouse.wheel(0, 60)  # scrolls the page
         browser_visits.until(page, "() => scrollY > 0")
         assert where.inner_text() == whole
         page.keyboard.down("Control")

@@ -90,7 +90,7 @@ export class Chart {
     }
     const width = Math.max(200, this.element.clientWidth);
     const roaming = options.manner === "roaming";
-    const tall = options.tall ?? (roaming ? clamp(300, innerHeight * 0.66, 720) : clamp(600, plane.rows * 14, 1400));
+    const tall = options.tall ?? (roaming ? clamp(300, innerHeight * 0.55, 720) : clamp(600, plane.rows * 14, 1400));
     const guess = Math.min(
       MAX_CELL,
       (width - Math.min(150, this.names.rows) - 24) / plane.columns,

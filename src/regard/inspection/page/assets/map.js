@@ -134,7 +134,7 @@ function span(from, length) {
 function rounding(data) {
   if (data.kind !== "projected" || data.error === undefined) return null;
   return mutedText(
-    "Computed here from queries and keys in half precision: " +
+    `Computed here from queries and keys of ${data.bits ?? 16} bits: ` +
       `weights differ by at most ${formatWeight(data.error)} in the rows that were compared.`
   );
 }

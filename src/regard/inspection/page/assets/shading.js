@@ -60,8 +60,12 @@ export function textReading(app, number, room) {
             "word out can break the grammar, and of two words that say the same, each seems to have no effect."
     ),
     labelled ? labelTrack(trace, names, columns) : null,
-    rows === columns ? null : block(columns, textOf(trace.sides[names.columns]), names.columns),
-    block(rows, textOf(trace.sides[rows.side]), rows.side),
+    make(
+      "div",
+      { class: rows === columns ? "" : "two-texts" },
+      rows === columns ? null : block(trace, columns),
+      block(trace, rows)
+    ),
     detail,
     surprisal(trace, rows),
     effect ? null : mutedText("“What mattered” is not in this trace. To see it: regard look MODEL TEXT")
@@ -145,12 +149,18 @@ function paragraph(trace, side) {
   return { side, units, words };
 }
 
-/** @param {Paragraph} text @param {string} whole @param {string} name */
-function block(text, whole, name) {
+/** @param {Trace} trace @param {Paragraph} text */
+function block(trace, { side, units, words }) {
+  const spans = trace.sides[side].words;
+  /** @param {number} at whether the text has no space after this word */
+  const joined = (at) => {
+    const [own, next] = [units[at], units[at + 1]].map((unit) => spans?.[unit?.word ?? -1]);
+    return own && next && own.end === next.start;
+  };
   return make(
     "div",
-    { class: "shaded", role: "group", "aria-label": name, dir: directionOf(whole) },
-    ...text.words.flatMap((word) => [word.parentElement ?? word, " "])
+    { class: "shaded", role: "group", "aria-label": side, dir: directionOf(textOf(trace.sides[side])) },
+    ...words.flatMap((word, at) => [word.parentElement ?? word, joined(at) ? "" : " "])
   );
 }
 
@@ -281,6 +291,7 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
       if (share >= 0.03) word.style.setProperty("--share", share.toFixed(3));
       else word.style.removeProperty("--share");
     });
+    if (rows !== columns && strongest.length) reveal(columns.words[strongest[0]]);
     if (at === null || !weights || effect?.whole) return fill(detail);
     const number = (/** @type {number} */ value) => (effect ? `${formatFixed(value, 2)} nats` : formatPercent(value));
     const told = strongest.flatMap((j, k) => [
@@ -337,6 +348,13 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
   pinned = first ? pickNumber(first[1], rows.units.length, -1) : -1;
   if (pinned < 0) pinned = null;
   void show(pinned);
+}
+
+/** Scroll a paragraph, and not the page, to a word. @param {HTMLElement} word */
+function reveal(word) {
+  const room = /** @type {HTMLElement} */ (word.closest(".shaded"));
+  const [own, all] = [word.getBoundingClientRect(), room.getBoundingClientRect()];
+  if (own.top < all.top || own.bottom > all.bottom) room.scrollTop += own.top - all.top - all.height / 2;
 }
 
 /**
