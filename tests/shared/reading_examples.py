@@ -1,4 +1,4 @@
-"""Traces for the view "Read": a word without effect, results that part, an image; as the document of a page has them."""
+"""Traces for the view "Read": a word without effect, results that part, an image; as documents of pages."""
 
 import base64
 
@@ -18,7 +18,7 @@ from regard.inspection.trace_format import (
     TraceSide,
 )
 
-SOURCE, TARGET = "The two cats slept .".split(), "Les chats ont dormi .".split()
+SOURCE, TARGET = ["The", "two", "cats", "slept", "."], ["Les", "chats", "ont", "dormi", "."]
 LOOKED = torch.tensor([[0.9, 0.04, 0.03, 0.02, 0.0, 0.01], [0.02, 0.05, 0.9, 0.01, 0.01, 0.01],
                        [0.01, 0.74, 0.02, 0.2, 0.02, 0.01], [0.01, 0.02, 0.03, 0.9, 0.03, 0.01],
                        [0.01, 0.01, 0.01, 0.01, 0.88, 0.08], [0.1, 0.1, 0.1, 0.1, 0.1, 0.5]])
@@ -52,8 +52,8 @@ def reading(seed=0):
     """A translation with the attention of a small Transformer; without influence."""
     sides = {"source": side(SOURCE, "</s>"), "target": side(TARGET, "</s>"),
              "read": TraceSide(("<s>", *(f"▁{word}" for word in TARGET)))}
-    own = trace_examples.looks(2, 6, 6, seed=seed, mask=Causal())
-    attentions = (TracedAttention("encoder.0.self", "source", "source", trace_examples.looks(2, 6, 6, seed=1), 0, "self"),
+    own, read = trace_examples.looks(2, 6, 6, seed=seed, mask=Causal()), trace_examples.looks(2, 6, 6, seed=1)
+    attentions = (TracedAttention("encoder.0.self", "source", "source", read, 0, "self"),
                   TracedAttention("decoder.0.self", "target", "read", own, 0, "self"),
                   TracedAttention("decoder.0.cross", "target", "source",
                                   WeightMatrix(torch.stack([LOOKED, LOOKED.flip(1)])), 0, "cross"))

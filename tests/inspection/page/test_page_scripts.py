@@ -537,7 +537,7 @@ def test_lines_are_cut_where_that_is_worth_most(tmp_path, seed):
 
 def test_differences_are_of_the_words_that_both_have(tmp_path):
     first, second = torch.rand(3, 4), torch.rand(4, 4)
-    rows, columns = ["a b c".split(), "a x b c".split()], ["p q r s".split(), "p r t s".split()]
+    rows, columns = [["a", "b", "c"], ["a", "x", "b", "c"]], [["p", "q", "r", "s"], ["p", "r", "t", "s"]]
     lines = "const made = [0, 1].map((k) => planes.matrixPlane('', new Float32Array(given.values[k].flat())," \
             " given.rows[k].map((name) => ({ name })), given.columns[k].map((name) => ({ name })), () => false));" \
             "const { pairs } = comparison.pairPlanes(made[0], made[1]);" \
@@ -564,7 +564,7 @@ def test_the_decoder_attends_to_itself_too(tmp_path):
 @pytest.mark.parametrize(("name", "crossing", "said"), [
     ("decoder.1.cross", True, "source, layer 2"), ("encoder.0.self", True, "reads, layer 1"),
     ("decoder.0.self", True, "own words, layer 1"), ("decoder.3.self", False, "text, layer 4"),
-    ("h.0.attn", False, "h.0.attn")])
+    ("decoder.0.self, bonus", False, "text, layer 1, bonus"), ("h.0.attn", False, "h.0.attn")])
 def test_attentions_have_names_in_words(tmp_path, name, crossing, said):
     trace = {"attentions": [{"name": "decoder.0.cross" if crossing else "x"}], "sides": {"a": {"tokens": []}}}
     lines = "return planes.attentionTitle(given.trace, { name: given.name, keys: 'a' });"

@@ -208,7 +208,7 @@ def _projected(attention: TracedAttention, left: int) -> JsonObject | None:
 
 
 def _encode_weights(weights: Tensor) -> str:
-    """The upper three bytes of float32, rounded, as base64: a relative error of 2⁻¹⁷, which no number on the page shows."""
+    """The upper three bytes of float32, rounded, as base64: the relative error, 2⁻¹⁷, is not visible on the page."""
     bits = weights.detach().cpu().contiguous().numpy().astype("<f4", copy=False).view("<u4")
     rounded = np.where(np.isfinite(bits.view("<f4")), bits + np.uint32(0x80), bits)
     return base64.b64encode(rounded.view("u1").reshape(-1, 4)[:, 1:].tobytes()).decode("ascii")

@@ -25,7 +25,7 @@ export function isSelfAttention(trace, attention) {
  * @param {Attention} attention
  */
 export function attentionTitle(trace, attention) {
-  const found = /^(encoder|decoder)\.(\d+)\.(self|cross)$/.exec(attention.name);
+  const found = /^(encoder|decoder)\.(\d+)\.(self|cross)(, .+)?$/.exec(attention.name);
   if (!found) return attention.name;
   const crossing = trace.attentions.some((one) => /\.cross$/.test(one.name));
   const image = trace.sides[attention.keys].grid !== undefined;
@@ -39,7 +39,7 @@ export function attentionTitle(trace, attention) {
         : found[1] === "encoder"
           ? "reads"
           : "own words";
-  return `${what}, layer ${Number(found[2]) + 1}`;
+  return `${what}, layer ${Number(found[2]) + 1}${found[4] ?? ""}`;
 }
 
 /**
