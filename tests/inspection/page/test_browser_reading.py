@@ -278,6 +278,15 @@ def test_a_rival_is_forced_where_there_is_a_model(chromium):
         page.locator(".line.target .rival", has_text="sont").click()
         page.wait_for_selector("#view.try .result h2")
         assert [(one.text, one.prefix) for one in asked] == [("The two cats slept .", "Les chats sont")]
+        page = visit.open("read", prefix="")
+        page.locator(".line.source .w", has_text="two").click()
+        page.get_by_role("button", name="Edit this word").click()
+        page.wait_for_selector(".in-place")
+        page.keyboard.type("three")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#view.try .result h2")
+        assert asked[-1].text == "The three cats slept ."
+        assert page.locator(".result del").count() == 0  # the same output: nothing to strike out
 
 
 def test_two_models_print_both_outputs_and_compare_shared_words(chromium, filed):
@@ -345,5 +354,5 @@ def test_first_paint_is_quick(chromium, address):
     with browser_visits.visiting(chromium, address, offline=True) as visit:
         visit.open()
         visit.page.wait_for_selector(".ribbons path")
-        entries = visit.page.evaluate("() => performance.getEntriesByType('paint').map((one) => [one.name, one.startTime])")
-        assert dict(entries)["first-contentful-paint"] < 1000  # 0.1 s on a quiet machine; tests share theirs
+        script = "() => performance.getEntriesByType('paint').map((one) => [one.name, one.startTime])"
+        assert dict(visit.page.evaluate(script))["first-contentful-paint"] < 1000  # 0.23 s here; tests share the machine

@@ -237,6 +237,7 @@ def test_what_if_asks_the_model(chromium, trace):
 
     with PageServer([trace], what_if=answer) as server, browser_visits.visiting(chromium, server.address) as visit:
         page = visit.open("try")
+        page.locator("form.try-form summary").click()
         page.get_by_label("Text", exact=True).fill("The black dog sleeps.")
         page.get_by_label("Forced prefix of the output").fill("Le chien")
         page.get_by_label("Beams").fill("3")
@@ -249,6 +250,7 @@ def test_what_if_asks_the_model(chromium, trace):
         page.wait_for_selector("#view.read")
         assert page.locator("h1").inner_text() == "The black dog sleeps."
         page = visit.open("try")
+        page.locator("form.try-form summary").click()
         page.get_by_label("Text", exact=True).fill("bad")
         page.locator("form.try-form button.strong").click()
         page.wait_for_selector(".wrong")

@@ -473,9 +473,20 @@ function describe(reading, stage, spot, room, force) {
     sure === undefined ? "" : ` ${formatPercent(sure)}`,
     ".",
     ...links,
+    spot.line === "source" && reading.app.page.asks ? editButton(reading, spot.at) : null,
     rivals.length ? make("span", { class: "quiet" }, " Instead: ") : null,
     ...rivals.map((rival) => rivalButton(rival, spot.at, force, "0"))
   );
+}
+
+/**
+ * @param {Reading} reading
+ * @param {number} at a source word
+ */
+function editButton({ app, source }, at) {
+  const before = source.slice(0, at).filter((unit) => unit.word !== null).length;
+  const open = () => app.navigate({ view: "try", edit: String(before) });
+  return make("button", { type: "button", class: "rival", click: open }, "Edit this word");
 }
 
 /**

@@ -36,6 +36,7 @@ export const tryView = {
     fill(room, asked.form, result);
     const at = Number.parseInt(app.state.edit ?? "", 10);
     if (at >= 0) asked.edit(at);
+    app.updateState({ edit: "" });
     if (app.state.send) {
       app.updateState({ send: "" });
       void asked.send();
@@ -115,43 +116,48 @@ function trial(app, trace, number, source, target, result) {
     },
     words ? make("p", { class: "caption" }, "Click a word to edit it, then press Enter") : null,
     words?.line ?? null,
-    make("div", { class: "field" }, make("label", { for: ids.text }, "Text"), text),
-    target && output.length
-      ? make("p", { class: "caption" }, "Click a word of the output to keep the output up to it")
-      : null,
-    target && output.length
-      ? make(
-          "div",
-          { class: "words", role: "group", "aria-label": "Output", dir: directionOf(textOf(target)) },
-          ...output.map((unit) =>
-            make(
-              "button",
-              {
-                type: "button",
-                class: "word",
-                click: () => {
-                  const word = target.words?.[unit.word ?? -1];
-                  if (word) prefix.value = [...(target.text ?? "")].slice(0, word.end).join("");
-                  prefix.focus();
-                }
-              },
-              isolatedText(unit.name)
+    make(
+      "details",
+      { class: "more", open: !words || Boolean(prefix.value) },
+      make("summary", {}, "The whole text, a forced prefix, beams, another hypothesis"),
+      make("div", { class: "field" }, make("label", { for: ids.text }, "Text"), text),
+      target && output.length
+        ? make("p", { class: "caption" }, "Click a word of the output to keep the output up to it")
+        : null,
+      target && output.length
+        ? make(
+            "div",
+            { class: "words", role: "group", "aria-label": "Output", dir: directionOf(textOf(target)) },
+            ...output.map((unit) =>
+              make(
+                "button",
+                {
+                  type: "button",
+                  class: "word",
+                  click: () => {
+                    const word = target.words?.[unit.word ?? -1];
+                    if (word) prefix.value = [...(target.text ?? "")].slice(0, word.end).join("");
+                    prefix.focus();
+                  }
+                },
+                isolatedText(unit.name)
+              )
             )
           )
-        )
-      : null,
-    make("div", { class: "field" }, make("label", { for: ids.prefix }, "Forced prefix of the output"), prefix),
-    make(
-      "div",
-      { class: "controls" },
-      make("div", { class: "choice" }, make("label", { for: ids.beams }, "Beams"), beams),
-      results.length > 1
-        ? choice("Hypothesis", results, rank, (value) => {
-            rank = value;
-          })
         : null,
-      button
-    )
+      make("div", { class: "field" }, make("label", { for: ids.prefix }, "Forced prefix of the output"), prefix),
+      make(
+        "div",
+        { class: "controls" },
+        make("div", { class: "choice" }, make("label", { for: ids.beams }, "Beams"), beams),
+        results.length > 1
+          ? choice("Hypothesis", results, rank, (value) => {
+              rank = value;
+            })
+          : null
+      )
+    ),
+    make("div", {}, button)
   );
   return { form, send, edit: (/** @type {number} */ at) => words?.edit(at) };
 }
