@@ -2,6 +2,7 @@
 
 import browser_visits
 import pytest
+import reading_examples
 import trace_examples
 
 from regard.inspection.page.server import PageServer
@@ -41,6 +42,27 @@ def test_axe_finds_no_violation(chromium, served, dark):
         page.locator("button.card").first.click()
         page.wait_for_selector("dialog[open] .facts strong")
         assert_no_violation(page)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+def test_axe_finds_no_violation_in_what_is_read(chromium, tmp_path, dark, size):
+    path = tmp_path / "page.html"
+    path.write_text(reading_examples.html(reading_examples.with_influence()), encoding="utf-8")
+    picture = tmp_path / "image.html"
+    picture.write_text(reading_examples.html(reading_examples.image()[0]), encoding="utf-8")
+    with browser_visits.visiting(chromium, path.as_uri(), dark=dark, size=size) as visit:
+        for show in ("mattered", "looked", "both"):
+            page = visit.open("read", show=show, word="t2")
+            page.wait_for_selector('.w[aria-pressed="true"]')
+            page.wait_for_timeout(200)  # transitions
+            assert_no_violation(page)
+        page = visit.open("search")
+        assert_no_violation(page)
+    with browser_visits.visiting(chromium, picture.as_uri(), dark=dark, size=size) as visit:
+        visit.open("read").wait_for_selector("canvas.picture")
+        assert_no_violation(visit.page)
 
 
 @pytest.mark.thorough

@@ -29,9 +29,9 @@ TYPES = ["--allowJs", "--checkJs", "--noEmit", "--strict", "--noUnusedLocals", "
 typed = pytest.mark.skipif(shutil.which("tsc") is None, reason="no tsc here; npm install -g typescript@5.9 brings it")
 
 
-def test_script_and_style_are_under_276_kilobytes():
+def test_script_and_style_are_under_278_kilobytes():
     text = "".join(load_bundle()).encode()
-    assert len(text) < 276_000
+    assert len(text) < 278_000
     assert len(gzip.compress(text)) < 80_000
 
 
