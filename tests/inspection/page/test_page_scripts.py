@@ -501,11 +501,12 @@ def test_facts_name_what_was_not_looked_at_and_what_was_doubted(tmp_path):
     assert [(fact["kind"], fact["words"]) for fact in told] == [("not read", [1]), ("doubted", [1])]
 
 
-def cut_score(pairs, links, ends):
-    """What lines are worth: links inside, ends of sentences, and less for every pair."""
+def cut_score(pairs, links, ends, room):
+    """What lines are worth: links inside, ends of sentences, and less for every pair, and for lines that are short."""
     total = 0.0
     for (a, s), (b, t) in pairs:
         total += links[b:t, a:s].sum().item() - (2 if a == s or b == t else 1)
+        total -= 0.5 * (1 - max(s - a, t - b) / room) ** 2
         total += 0.4 * (s > 0 and ends["source"][s - 1]) + 0.4 * (t > 0 and ends["target"][t - 1])
     return total
 
@@ -529,8 +530,8 @@ def test_lines_are_cut_where_that_is_worth_most(tmp_path, seed):
             "const even = { source: [1, 1, 1, 1], target: [1, 1, 1, 1] };" \
             "return verdict.cutLines(even, given.ends, links, 2).map((one) => [one.source, one.target]);"
     told = node_scripts.run(tmp_path, ["verdict"], lines, links=links.tolist(), ends=ends)
-    best = max(cut_score(pairs, links, ends) for pairs in all_cuts(n, m, room))
-    assert cut_score([tuple(map(tuple, pair)) for pair in told], links, ends) == pytest.approx(best, abs=1e-5)
+    best = max(cut_score(pairs, links, ends, room) for pairs in all_cuts(n, m, room))
+    assert cut_score([tuple(map(tuple, pair)) for pair in told], links, ends, room) == pytest.approx(best, abs=1e-5)
     assert [word for source, _ in told for word in range(*source)] == list(range(n))
     assert [word for _, target in told for word in range(*target)] == list(range(m))
 

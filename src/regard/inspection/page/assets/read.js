@@ -340,15 +340,15 @@ function verdictLine(reading, facts, pin) {
     const text = isolatedText(reading[line][at].name);
     return make("button", { type: "button", class: `fact ${kind}`, click: () => pin({ line, at }) }, text);
   };
-  // The words of a fact, with the point that ends its sentence.
-  /** @param {"source" | "target"} line @param {number[]} list */
-  const words = (line, list) => {
+  // The words of a fact, and what follows the last of them.
+  /** @param {"source" | "target"} line @param {number[]} list @param {string} [after] */
+  const words = (line, list, after = ".") => {
     const shown = list.slice(0, list.length > 5 ? 3 : 5);
     const rest = list.length - shown.length;
     return shown.flatMap((at, i) => {
       const last = i === shown.length - 1;
       const before = i === 0 ? "" : last && rest <= 0 ? " and " : ", ";
-      const end = last ? (rest > 0 ? ` and ${rest} more.` : ".") : "";
+      const end = last ? (rest > 0 ? ` and ${rest} more` : "") + after : "";
       return [before, make("span", { class: "fact-end" }, word(line, at, "bad"), end)];
     });
   };
@@ -360,7 +360,8 @@ function verdictLine(reading, facts, pin) {
         " ",
         ...(fact.at === undefined ? [] : lookedAt(fact.weight ?? 0, word("target", fact.at)))
       ];
-    if (fact.kind === "not read") return ["No output word looked at ", ...words("source", fact.words), " "];
+    if (fact.kind === "not read")
+      return [...words("source", fact.words, ""), ` ${fact.words.length > 1 ? "were" : "was"} hardly looked at. `];
     const [at] = fact.words;
     const rival = rivals[at]?.[0];
     return [

@@ -10,6 +10,7 @@ import { cutLines } from "./verdict.js";
 
 export const MIN_SHARE = 0.06; // a smaller share has no ribbon
 const NARROW = 600; // pixels of a stage whose words stand in two columns
+export const PRINTED = 680; // pixels of a printed page
 const MAX_LINE = 25; // words of a sentence that is not cut at the ends of sentences
 const SIZES = [25, 22, 19, 17]; // pixels of the words: the largest that fits
 
@@ -70,6 +71,9 @@ export class Stage {
     this.element.classList.toggle("narrow", this.narrow);
     this.element.classList.toggle("several", pairs.length > 1);
     this.element.style.setProperty("--word-size", `${size}px`);
+    // A printed page keeps the lines of the screen, and makes them fit.
+    this.element.style.setProperty("--stage-width", `${this.width}px`);
+    this.element.style.setProperty("--printed", String(Math.min(1, PRINTED / this.width)));
     this.cells = { source: [], target: [] };
     fill(
       this.room,

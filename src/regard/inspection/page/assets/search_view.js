@@ -5,13 +5,13 @@ import { resultList } from "./beside.js";
 import { mutedText, notice, textButton, toggle, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, makeSvg, pickNumber } from "./dom.js";
 import { formatCount, formatFixed, formatPercent, formatWeight, plural } from "./numbers.js";
+import { PRINTED } from "./ribbons.js";
 import { chainsOf, pathTo, placeChains, rankingOf, shownNodes, tokensOf } from "./search.js";
 import { directionOf, joinTokens, visibleText } from "./text.js";
 
 const [LINE_HEIGHT, GAP] = [46, 26]; // pixels from line to line, and between boxes
 const [MIN_BOX, MAX_BOX, LEAF] = [66, 300, 340]; // pixels of a box, and of the text at a leaf
 const MAX_NODES = 3000; // nodes on the page
-const PRINTED = 680; // pixels of a printed page
 
 /** @type {View} */
 export const searchView = {
@@ -205,7 +205,7 @@ class Tree {
     const [box, room] = [this.boxes[this.chainOf.get(node) ?? 0], this.board.parentElement];
     if (!room) return;
     const right = box.offsetLeft + box.offsetWidth + (this.rankOf(this.chainOf.get(node) ?? 0) >= 0 ? LEAF : 0) + 24;
-    room.scrollLeft = Math.max(0, right - room.clientWidth);
+    room.scrollLeft = Math.max(0, Math.min(box.offsetLeft - 12, right - room.clientWidth));
     room.scrollTop = Math.max(0, box.offsetTop - room.clientHeight / 2);
   }
 
@@ -267,6 +267,8 @@ function describePath(app, search, number, room) {
       ? "The search continued from here."
       : "The search pruned it here.";
   const text = joinTokens(tokens) || visibleText(node.token);
+  const table = make("table", { class: "path" }, make("tbody", {}, ...pathRows(search, path)));
+  table.style.setProperty("--printed", String(Math.min(1, PRINTED / (180 + 76 * path.length))));
   const ranked = rank >= 0 ? `${ranking.name} ${formatFixed(ranking.numbers[rank], 4)}` : "";
   const place = rank >= 0 ? `Result ${rank + 1} of ${search.best.length}: ${ranked}. ` : "";
   app.announce(`${text}. ${place}${state}`);
@@ -284,7 +286,7 @@ function describePath(app, search, number, room) {
     make(
       "div",
       { class: "table-room", tabindex: "0", role: "region", "aria-label": "Probabilities along the path" },
-      make("table", { class: "path" }, make("tbody", {}, ...pathRows(search, path)))
+      table
     ),
     app.page.asks && rank > 0
       ? textButton("Show this result in Try", () => app.navigate({ view: "try", choice: String(rank), send: "yes" }))

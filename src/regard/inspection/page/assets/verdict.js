@@ -186,7 +186,8 @@ export function cutLines(widths, ends, links, room) {
         for (let [a, long] = [s, 0]; a >= 0 && fits(s, a, (long += a < s ? widths.source[a] : 0)); a--) {
           if (a === s && b === t) continue;
           const own = inside[at] - inside[b * wide + s] - inside[t * wide + a] + inside[b * wide + a];
-          const score = best[b * wide + a] + own + bonus - (a === s || b === t ? 2 : 1);
+          const empty = 1 - Math.min(1, Math.max(high, long) / room); // lines are to be filled alike
+          const score = best[b * wide + a] + own + bonus - (a === s || b === t ? 2 : 1) - 0.5 * empty ** 2;
           if (score > best[at]) [best[at], from[at]] = [score, b * wide + a];
         }
     }
