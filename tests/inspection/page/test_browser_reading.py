@@ -7,6 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import browser_visits
+import printed_texts
 import pytest
 import reading_examples
 import trace_examples
@@ -240,8 +241,14 @@ def test_everything_is_printed(chromium, address):
             sticky = page.evaluate("""() => [...document.querySelectorAll("#view *")].filter((one) =>
                 getComputedStyle(one).position === "sticky").length""")
             assert sticky == 0
-            assert page.pdf().startswith(b"%PDF")
+            printed = printed_texts.texts(page.pdf(print_background=True))
             page.emulate_media(media="screen")
+            if view == "read":
+                assert [text for text in printed if text in {*SOURCE, *TARGET}][-10:] == [*SOURCE, *TARGET]
+            else:
+                boxes = page.locator('[role="treeitem"]').evaluate_all("(all) => all.map((one) => one.title)")
+                assert len(boxes) > 3
+                assert set(boxes) <= set(printed)
 
 
 def test_the_picture_is_saved_with_real_text(visit):
