@@ -44,8 +44,10 @@ export function readInfluence({ influence }, target, source) {
     words.set(c, [...inside.keys()].filter((j) => inside[j]));
   });
   const values = new Float32Array(rows * columns);
-  /** @type {Set<number>} the input words that change something, and those of which anything is known */
-  const [active, known] = [new Set(), new Set()];
+  /** @type {Set<number>} the input words that change something */
+  const active = new Set();
+  /** @type {Set<number>} those of which anything is known */
+  const known = new Set();
   /** @param {number} first @param {number} last @param {number | null} to the row of the matrix */
   const add = (first, last, to) => {
     for (const [c, inside] of words) {
