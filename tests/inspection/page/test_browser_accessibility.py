@@ -45,8 +45,7 @@ def test_axe_finds_no_violation(chromium, served, dark):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+@pytest.mark.parametrize(("dark", "size"), [(False, (1440, 900)), (True, (390, 844))])
 def test_axe_finds_no_violation_in_what_is_read(chromium, tmp_path, dark, size):
     path = tmp_path / "page.html"
     path.write_text(reading_examples.html(reading_examples.with_influence()), encoding="utf-8")

@@ -82,7 +82,7 @@ def test_types_are_right_and_a_wrong_one_is_found(tmp_path):
     files = [*sorted(path.name for path in folder.glob("*.js")), "types.d.ts"]
     done = subprocess.run(["tsc", *TYPES, *files], capture_output=True, text=True, check=False, cwd=folder)
     complaints = [line for line in done.stdout.splitlines() if "error" in line]
-    assert [line.partition(":")[0] for line in complaints] == ["wrong.js(2,6)"], done.stdout
+    assert [line.partition(":")[0] for line in complaints] == ["wrong.js(2,13)"], done.stdout
 
 
 def lightness(colour):
