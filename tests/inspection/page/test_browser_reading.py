@@ -348,10 +348,12 @@ def test_a_sentence_of_forty_words_has_pairs_of_lines(chromium, filed):
     cross = TracedAttention("decoder.0.cross", "target", "source", look, 0, "cross")
     trace = Trace({"source": reading_examples.side(words, "</s>"), "target": reading_examples.side(words, "</s>")},
                   (cross,), "forty")
-    with browser_visits.visiting(chromium, filed(trace)) as visit:
+    with browser_visits.visiting(chromium, filed(trace), size=SCREENS["desk"]) as visit:
         page = visit.open("read")
         page.wait_for_selector(".pair")
-        assert page.locator(".pair").count() > 1
+        script = "() => [...document.querySelectorAll('.line.target')].map((one) => one.lastChild.textContent)"
+        ends = page.evaluate(script)
+        assert ends == ["word9.", "word19.", "word29.", "word39."]
         for line in ("source", "target"):
             assert page.locator(f".line.{line} .w").all_inner_texts() == words
         assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0

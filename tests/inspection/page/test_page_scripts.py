@@ -507,7 +507,7 @@ def cut_score(pairs, links, ends, room):
     for (a, s), (b, t) in pairs:
         total += links[b:t, a:s].sum().item() - (2 if a == s or b == t else 1)
         total -= 0.5 * (1 - max(s - a, t - b) / room) ** 2
-        total += 0.4 * (s > 0 and ends["source"][s - 1]) + 0.4 * (t > 0 and ends["target"][t - 1])
+        total += 1.5 * (s > 0 and ends["source"][s - 1]) + 1.5 * (t > 0 and ends["target"][t - 1])
     return total
 
 

@@ -255,7 +255,7 @@ export class Stage {
       const byRow = active?.line === rowLine && active.at === shape.i;
       const byColumn = active?.line === columnLine && active.at === shape.j && rowLine !== columnLine;
       // A ribbon to another pair of lines runs behind words, and is faint until it is asked for.
-      path.style.opacity = String(!active ? (shape.apart ? 0.14 : usual) : byRow || byColumn ? 0.85 : 0.07);
+      path.style.opacity = String(!active ? (shape.apart ? 0.1 : usual) : byRow || byColumn ? 0.85 : 0.07);
       if (!byRow && !byColumn) continue;
       const [line, at, end] = byRow ? [columnLine, shape.j, shape.to] : [rowLine, shape.i, shape.from];
       const before = far.get(`${line} ${at}`);

@@ -11,6 +11,8 @@ const MIN_EFFECT = 0.15;
 const MIN_COVERAGE = 0.2;
 /** A word that the model gives a lower probability is doubted. */
 const MIN_SURE = 0.6;
+/** What it is worth that a line ends with a sentence, as a sum of shares. */
+const SENTENCE = 1.5;
 /** Weights from which "it was looked at" is said. */
 const MIN_LOOK = 0.2;
 
@@ -165,7 +167,7 @@ export function findFacts({ source, target, attention, idle, sure }) {
 
 /**
  * Where to cut two lines of words into pairs of lines that fit: so that the fewest links run from one pair to another,
- * with few pairs, and after the end of a sentence where that costs little.
+ * with few pairs, and after the ends of sentences.
  * @param {{source: number[], target: number[]}} widths of the words, in pixels
  * @param {{source: boolean[], target: boolean[]}} ends whether a sentence ends with the word
  * @param {Matrix | null} links shares, target × source
@@ -183,7 +185,7 @@ export function cutLines(widths, ends, links, room) {
     for (let s = 0; s <= n; s++) {
       if (!s && !t) continue;
       const at = t * wide + s;
-      const bonus = (s && ends.source[s - 1] ? 0.4 : 0) + (t && ends.target[t - 1] ? 0.4 : 0);
+      const bonus = (s && ends.source[s - 1] ? SENTENCE : 0) + (t && ends.target[t - 1] ? SENTENCE : 0);
       for (let [b, high] = [t, 0]; b >= 0 && fits(t, b, (high += b < t ? widths.target[b] : 0)); b--)
         for (let [a, long] = [s, 0]; a >= 0 && fits(s, a, (long += a < s ? widths.source[a] : 0)); a--) {
           if (a === s && b === t) continue;
