@@ -69,6 +69,28 @@ def with_influence(trace=None):
     return table
 
 
+def labelled():
+    """Three words with labels, as a labeller's trace has them."""
+    words, labels = ["Ada", "saw", "Paris"], ["B-PER", "O", "B-LOC"]
+    text = " ".join(words)
+    marked = " ".join(f"{word}/{label}" for word, label in zip(words, labels, strict=True))
+    plain = side(words)
+    places = trace_examples.words(marked, *((part, at, at) for at, part in enumerate(marked.split())))
+    sides = {"text": TraceSide(plain.tokens, text, plain.words), "labels": TraceSide(plain.tokens, marked, places)}
+    look = trace_examples.looks(2, 3, 3, seed=3)
+    return Trace(sides, (TracedAttention("encoder.0.self", "labels", "text", look, 0, "self"),), text)
+
+
+def continued():
+    """A prompt of two words and a continuation of two, with the probabilities of the latter."""
+    words = ["the", "big", "dog", "sleeps"]
+    written = TraceSide(("▁dog", "▁sleeps", "</s>"))
+    look = trace_examples.looks(2, 4, 4, seed=4, mask=Causal())
+    return Trace({"text": side(words), "written": written},
+                 (TracedAttention("decoder.0.self", "text", "text", look, 0, "self"),), " ".join(words), "lm",
+                 GeneratedTokens("written", (-0.5, -2.0, -0.1)))
+
+
 def image():
     """The document of a page of an image of 4 × 6 pixels in 2 × 3 patches, with a class token."""
     tokens = ("[class]", *(f"{row + 1}, {column + 1}" for row in range(2) for column in range(3)))

@@ -1,6 +1,7 @@
 """The view "Read" in a browser: the answer in words, ribbons, rivals, results; on a desk, a phone, printed, saved."""
 
 import csv
+import html
 import io
 import math
 import re
@@ -325,6 +326,49 @@ def test_an_image_is_shown_with_its_pixels(chromium, written):
         tabs = page.locator('[role="tab"]').all_inner_texts()
         assert tabs == ["Read", "Heads", "Compare"]
         assert "␣" not in page.locator("#view").inner_text()
+
+
+def test_labels_are_a_track_under_the_words(chromium, filed):
+    trace = reading_examples.labelled()
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .labelled")
+        assert page.locator(".shaded .w").all_inner_texts() == ["Ada", "saw", "Paris"]
+        assert page.locator(".shaded .label").all_inner_texts() == ["B-PER", "O", "B-LOC"]
+        kinds = page.locator(".shaded .label").evaluate_all("(all) => all.map((one) => one.dataset.kind)")
+        assert kinds[1] == "none"
+        assert kinds[0] != kinds[2]
+        page.locator(".shaded .w").nth(2).hover()
+        browser_visits.until(page, "() => document.querySelector('.w.most')")
+        mean = trace.attentions[0].look.weights().mean(0)[2]
+        assert page.locator(".w.most").inner_text() == ["Ada", "saw", "Paris"][int(mean.argmax())]
+
+
+def test_a_continuation_has_its_surprisal(chromium, filed):
+    with browser_visits.visiting(chromium, filed(reading_examples.continued())) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .surprising")
+        assert page.locator(".surprising").all_inner_texts() == ["dog", "sleeps"]  # not the prompt
+        titles = page.locator(".surprising").evaluate_all("(all) => all.map((one) => one.title)")
+        assert "61 %" in titles[0]
+        assert "2.00 nats" in titles[1]
+        assert "1.25 nats" in page.locator("#view").inner_text()
+        assert page.locator('[role="tab"]').all_inner_texts() == ["Read", "Heads", "Try", "Compare"]
+
+
+def test_a_page_in_a_frame_of_a_notebook_works(chromium, tmp_path):
+    """Without an address of its own, and in a sandbox."""
+    page_text = html.escape(reading_examples.html(reading_examples.with_influence()))
+    path = tmp_path / "notebook.html"
+    path.write_text(f'<iframe sandbox="allow-scripts" width="1000" height="700" srcdoc="{page_text}"></iframe>',
+                    encoding="utf-8")
+    with browser_visits.visiting(chromium, path.as_uri(), size=(1100, 800)) as visit:
+        visit.page.goto(path.as_uri())
+        frame = visit.page.frame_locator("iframe")
+        frame.locator(".line.target .w", has_text="ont").click()
+        assert frame.locator('.w[aria-pressed="true"]').inner_text() == "ont"
+        frame.locator("#tab-heads").click()
+        frame.locator("#view.heads").wait_for()
 
 
 def test_a_long_text_is_shaded(chromium, filed):
