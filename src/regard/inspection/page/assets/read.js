@@ -314,7 +314,9 @@ async function showMode(reading, stage, method) {
   const together = reading.grouped ? " Neighbouring words were left out together." : "";
   fill(
     method,
-    ...(shares && mode !== "looked" ? [make("strong", { class: "mattered" }, MATTERED), `: ${LEFT_OUT}${together} `] : []),
+    ...(shares && mode !== "looked"
+      ? [make("strong", { class: "mattered" }, MATTERED), `: ${LEFT_OUT}${together} `]
+      : []),
     ...(mode !== "mattered"
       ? [make("strong", {}, LOOKED), `: attention weights of ${name}`, codeName(one), `. ${NOT_THE_SAME} `]
       : []),
