@@ -20,6 +20,7 @@ const MAX_WORDS = 120; // words of a line that has ribbons
 
 /** @typedef {import("./ribbons.js").Spot} Spot */
 /** @typedef {import("./verdict.js").Matrix} Matrix */
+/** @typedef {(rival: import("./search.js").Rival, at: number) => void} Force what a rival does when it is chosen */
 /**
  * The two lines, and what is known of them.
  * @typedef {{app: App, number: number, trace: Trace, names: {source: string, target: string}, source: Unit[],
@@ -416,7 +417,7 @@ function sourceNotes(reading, at, idle) {
  * Under a target word: its probability, and two rivals.
  * @param {Reading} reading
  * @param {number} at
- * @param {(rival: import("./search.js").Rival, at: number) => void} force
+ * @param {Force} force
  */
 function targetNotes({ sure, rivals }, at, force) {
   if (!sure) return [];
@@ -432,7 +433,7 @@ function targetNotes({ sure, rivals }, at, force) {
 /**
  * @param {import("./search.js").Rival} rival
  * @param {number} at
- * @param {(rival: import("./search.js").Rival, at: number) => void} force
+ * @param {Force} force
  * @param {string} stop whether the Tab key reaches it
  */
 function rivalButton(rival, at, force, stop) {
@@ -451,7 +452,7 @@ function rivalButton(rival, at, force, stop) {
  * @param {Stage} stage
  * @param {Spot | null} spot
  * @param {HTMLElement} room
- * @param {(rival: import("./search.js").Rival, at: number) => void} force
+ * @param {Force} force
  */
 function describe(reading, stage, spot, room, force) {
   if (!spot) {

@@ -104,7 +104,6 @@ function trial(app, trace, number, source, target, result) {
     button.disabled = false;
   };
   const words = editableWords(source, text, () => void send());
-  const output = target ? onlyWords(target) : [];
   const form = make(
     "form",
     {
@@ -121,30 +120,6 @@ function trial(app, trace, number, source, target, result) {
       { class: "more", open: !words || Boolean(prefix.value) },
       make("summary", {}, "The whole text, a forced prefix, beams, another hypothesis"),
       make("div", { class: "field" }, make("label", { for: ids.text }, "Text"), text),
-      target && output.length
-        ? make("p", { class: "caption" }, "Click a word of the output to keep the output up to it")
-        : null,
-      target && output.length
-        ? make(
-            "div",
-            { class: "words", role: "group", "aria-label": "Output", dir: directionOf(textOf(target)) },
-            ...output.map((unit) =>
-              make(
-                "button",
-                {
-                  type: "button",
-                  class: "word",
-                  click: () => {
-                    const word = target.words?.[unit.word ?? -1];
-                    if (word) prefix.value = [...(target.text ?? "")].slice(0, word.end).join("");
-                    prefix.focus();
-                  }
-                },
-                isolatedText(unit.name)
-              )
-            )
-          )
-        : null,
       make("div", { class: "field" }, make("label", { for: ids.prefix }, "Forced prefix of the output"), prefix),
       make(
         "div",
