@@ -129,15 +129,18 @@ def _trace_header(trace: Trace) -> JsonObject:
     header = trace_format.dump_header(trace, [_attention_facts(one) for one in trace.attentions])
     table: JsonObject = json.loads(header, parse_float=lambda text: float(f"{float(text):.6g}"))
     if table.get("search"):
-        table["search"]["nodes"] = _node_columns(table["search"]["nodes"])
+        table["search"]["nodes"] = _node_columns(table["search"]["nodes"], table["search"]["best"])
     return table
 
 
-def _node_columns(nodes: list[JsonObject]) -> JsonObject:
-    """The nodes of a search as one list for each key, which is a third of the size; the script puts them together."""
+def _node_columns(nodes: list[JsonObject], best: list[int]) -> JsonObject:
+    """The nodes of a search as one list for each key, which is a third of the size; the script puts them together.
+
+    Only the results have scores, which they are ranked by.
+    """
     columns: JsonObject = {key: [node[key] for node in nodes] for key in ("parent", "token", "log_probability")}
     columns |= {key: [place for place, node in enumerate(nodes) if node[key]] for key in ("ended", "kept")}
-    scores = {str(place): node["score"] for place, node in enumerate(nodes) if node.get("score") is not None}
+    scores = {str(place): nodes[place]["score"] for place in best if nodes[place].get("score") is not None}
     if scores:
         columns["score"] = scores
     sums = [node["total"] - node["log_probability"] - (nodes[node["parent"]]["total"] if node["parent"] >= 0 else 0.0)

@@ -199,6 +199,7 @@ function modeOf({ app, influence }) {
 function showReading(reading, room) {
   const { app, trace, source, target, names } = reading;
   const detail = make("div", { class: "detail" });
+  const force = forcer(reading, detail);
   const idle = new Set(reading.idle);
   const facts = findFacts(reading);
   const stage = new Stage(app, {
@@ -215,18 +216,6 @@ function showReading(reading, room) {
     }
   });
   stage.element.classList.toggle("crowded", target.length > 14);
-  /** @param {import("./search.js").Rival} rival @param {number} at the word that it would replace */
-  function force(rival, at) {
-    const side = trace.sides[names.target];
-    const before = [...(side.text ?? "")].slice(0, side.words?.[target[at].word ?? -1]?.start ?? 0).join("");
-    const prefix = rival.text === "(end)" ? before.trimEnd() : before + rival.text;
-    if (app.page.asks) app.navigate({ view: "try", prefix, send: "yes" });
-    else {
-      const [model, text] = [quoted(trace.model || "MODEL"), quoted(textOf(trace.sides[names.source]))];
-      const command = `regard translate ${model} ${text} --prefix ${quoted(prefix)}`;
-      fill(detail, make("p", {}, "To continue from ", isolatedText(prefix), ":"), make("pre", {}, command));
-    }
-  }
   const method = make("p", { class: "quiet method" });
   const strip = headStrip(app, reading.number, {
     peek: async (attention, head, wanted) => {
@@ -283,6 +272,27 @@ function showReading(reading, room) {
     if (pinned && pickNumber(pinned[2], reading[line].length, -1) >= 0) stage.pin({ line, at: Number(pinned[2]) });
   });
   describe(reading, stage, null, detail, force);
+}
+
+/**
+ * What a rival does when it is chosen: the model continues with it, or the page shows the command.
+ * @param {Reading} reading
+ * @param {HTMLElement} detail
+ * @returns {Force}
+ */
+function forcer({ app, trace, names, target }, detail) {
+  return (rival, at) => {
+    const side = trace.sides[names.target];
+    const before = [...(side.text ?? "")].slice(0, side.words?.[target[at].word ?? -1]?.start ?? 0).join("");
+    const prefix = rival.text === "(end)" ? before.trimEnd() : before + rival.text;
+    if (app.page.asks) {
+      app.navigate({ view: "try", prefix, send: "yes" });
+      return;
+    }
+    const [model, text] = [quoted(trace.model || "MODEL"), quoted(textOf(trace.sides[names.source]))];
+    const command = `regard translate ${model} ${text} --prefix ${quoted(prefix)}`;
+    fill(detail, make("p", {}, "To continue from ", isolatedText(prefix), ":"), make("pre", {}, command));
+  };
 }
 
 /** @param {string} text for a shell */

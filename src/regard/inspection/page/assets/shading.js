@@ -302,7 +302,7 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
     const own = make("strong", {}, isolatedText(rows.units[at].name));
     fill(detail, own, ...(told.length ? told : [effect ? " owes nothing to one word" : " looked at nothing"]), ".");
   };
-  const area = rows.words[0]?.closest(".shaded");
+  const area = /** @type {HTMLElement | null} */ (rows.words[0]?.closest(".shaded"));
   if (!area) return;
   /** @param {EventTarget | null} target */
   const place = (target) => {
@@ -321,24 +321,12 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
     app.updateState({ word: pinned === null ? "" : `t${pinned}` });
     void show(pinned);
   });
-  area.addEventListener("keydown", (event) => {
-    const [key, at] = [/** @type {KeyboardEvent} */ (event).key, place(event.target)];
-    if (key === "Escape") {
+  walkWords(area, rows.words, place, (to) => {
+    if (to === null) {
       pinned = null;
       void show(null);
       return;
     }
-    if (at === null) return;
-    const forward = /** @type {HTMLElement} */ (area).dir === "rtl" ? "ArrowLeft" : "ArrowRight";
-    const last = rows.words.length - 1;
-    /** @type {Record<string, number | undefined>} */
-    const steps = { ArrowLeft: at - 1, ArrowRight: at - 1, Home: 0, End: last, [forward]: at + 1 };
-    const to = steps[key];
-    if (to === undefined || to < 0 || to > last) return;
-    rows.words[at].tabIndex = -1;
-    rows.words[to].tabIndex = 0;
-    rows.words[to].focus();
-    event.preventDefault();
     void weightsOf(to).then((weights) => {
       const told = largest(weights, 3).map((j) => `${columns.units[j].name} ${formatPercent(weights[j])}`);
       app.announce(`${rows.units[to].name}: ${told.join(", ")}`);
@@ -348,6 +336,32 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
   pinned = first ? pickNumber(first[1], rows.units.length, -1) : -1;
   if (pinned < 0) pinned = null;
   void show(pinned);
+}
+
+/**
+ * Let arrow keys walk the words of a paragraph, which is one stop of the Tab key.
+ * @param {HTMLElement} area
+ * @param {HTMLElement[]} words
+ * @param {(target: EventTarget | null) => number | null} place
+ * @param {(to: number | null) => void} moved with the word, or null for Escape
+ */
+function walkWords(area, words, place, moved) {
+  area.addEventListener("keydown", (event) => {
+    const at = place(event.target);
+    if (event.key === "Escape") moved(null);
+    if (at === null) return;
+    const forward = area.dir === "rtl" ? "ArrowLeft" : "ArrowRight";
+    const last = words.length - 1;
+    /** @type {Record<string, number | undefined>} */
+    const steps = { ArrowLeft: at - 1, ArrowRight: at - 1, Home: 0, End: last, [forward]: at + 1 };
+    const to = steps[event.key];
+    if (to === undefined || to < 0 || to > last) return;
+    words[at].tabIndex = -1;
+    words[to].tabIndex = 0;
+    words[to].focus();
+    event.preventDefault();
+    moved(to);
+  });
 }
 
 /** Scroll a paragraph, and not the page, to a word. @param {HTMLElement} word */
