@@ -59,7 +59,7 @@ def main() -> int:
                 shoot(browser, server.address + state, given.output / f"{name}.png")
         with PageServer([long]) as server:
             attention, head = local_head(long)
-            state = f"#view=long&attention={attention}&head={head}"
+            state = f"#view=map&attention={attention}&head={head}"
             shoot(browser, server.address + state, given.output / "long.png", wait=4000)
         shoot_translator(browser, given.model, given.output / "serve.png")
         browser.close()
@@ -68,8 +68,7 @@ def main() -> int:
 
 def views(traces: int) -> list[tuple[str, str]]:
     """The name and the state of each screenshot of the short text; the first is that of README.md."""
-    return [("alignment", "#view=alignment&row=1"),
-            ("pair", "#view=pair" + ("&trace2=1" if traces > 1 else "&head2=1"))]
+    return [("read", "#view=read"), ("pair", "#view=compare" + ("&trace2=1" if traces > 1 else "&head2=1"))]
 
 
 def long_trace(translator: Translator, name: str) -> Trace:
