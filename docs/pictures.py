@@ -23,6 +23,8 @@ from regard.tasks.traces import INFLUENCE_LIMIT, trace_forced, trace_translation
 from regard.tasks.translator import Translator
 
 TEXT = "The black cat sees a small dog."
+README_TEXT = "The two cats slept in the garden."
+"""The demo's model leaves out "two"."""
 SENTENCES = 150
 """The number of sentences of the long text."""
 WIDTH, HEIGHT = 1200, 900
@@ -54,9 +56,12 @@ def main() -> int:
     long = long_trace(tasks[0], given.model.name)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        first = trace_translation(tasks[0], README_TEXT, name=names[0].name, influence_limit=INFLUENCE_LIMIT)
+        with PageServer([first]) as server:
+            shoot(browser, server.address + "#view=read", given.output / "read.png")
         with PageServer(traces) as server:
-            for name, state in views(len(traces)):
-                shoot(browser, server.address + state, given.output / f"{name}.png")
+            state = "#view=compare" + ("&trace2=1" if len(traces) > 1 else "&head2=1")
+            shoot(browser, server.address + state, given.output / "pair.png")
         with PageServer([long]) as server:
             attention, head = local_head(long)
             state = f"#view=map&attention={attention}&head={head}"
@@ -64,11 +69,6 @@ def main() -> int:
         shoot_translator(browser, given.model, given.output / "serve.png")
         browser.close()
     return 0
-
-
-def views(traces: int) -> list[tuple[str, str]]:
-    """The name and the state of each screenshot of the short text; the first is that of README.md."""
-    return [("read", "#view=read"), ("pair", "#view=compare" + ("&trace2=1" if traces > 1 else "&head2=1"))]
 
 
 def long_trace(translator: Translator, name: str) -> Trace:

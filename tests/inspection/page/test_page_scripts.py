@@ -564,6 +564,7 @@ def test_the_decoder_attends_to_itself_too(tmp_path):
 
 @pytest.mark.parametrize(("name", "crossing", "said"), [
     ("decoder.1.cross", True, "source, layer 2"), ("encoder.0.self", True, "reads, layer 1"),
+    ("decoder.cross", True, "source"),
     ("decoder.0.self", True, "own words, layer 1"), ("decoder.3.self", False, "text, layer 4"),
     ("decoder.0.self, bonus", False, "text, layer 1, bonus"), ("h.0.attn", False, "h.0.attn")])
 def test_attentions_have_names_in_words(tmp_path, name, crossing, said):

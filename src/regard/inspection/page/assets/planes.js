@@ -20,12 +20,12 @@ export function isSelfAttention(trace, attention) {
 }
 
 /**
- * An attention in words: "decoder.1.cross" is "source, layer 2". Other names stay as they are.
+ * An attention in words: "decoder.1.cross" is "source, layer 2", "decoder.cross" is "source". Other names stay.
  * @param {Trace} trace
  * @param {Attention} attention
  */
 export function attentionTitle(trace, attention) {
-  const found = /^(encoder|decoder)\.(\d+)\.(self|cross)(, .+)?$/.exec(attention.name);
+  const found = /^(encoder|decoder)(?:\.(\d+))?\.(self|cross)(, .+)?$/.exec(attention.name);
   if (!found) return attention.name;
   const crossing = trace.attentions.some((one) => /\.cross$/.test(one.name));
   const image = trace.sides[attention.keys].grid !== undefined;
@@ -39,7 +39,8 @@ export function attentionTitle(trace, attention) {
         : found[1] === "encoder"
           ? "reads"
           : "own words";
-  return `${what}, layer ${Number(found[2]) + 1}${found[4] ?? ""}`;
+  const layer = found[2] === undefined ? "" : `, layer ${Number(found[2]) + 1}`;
+  return `${what}${layer}${found[4] ?? ""}`;
 }
 
 /**
