@@ -87,8 +87,14 @@ def served_document(traces: Sequence[Trace], title: str = "", size_limit: int = 
 
 
 def trace_tables(traces: Sequence[Trace], size_limit: int = SIZE_LIMIT) -> list[JsonObject]:
-    """Each trace with its data, as much of it as the limit allows."""
+    """Each trace with its data, as much of it as the limit allows, in the forms of the page."""
     return _fill_tables(traces, size_limit, _embedded)
+
+
+def plain_table(trace: Trace, size_limit: int = SIZE_LIMIT) -> JsonObject:
+    """A trace for other programs: the header of its file, weights in float32, overviews of what does not fit."""
+    [table] = _fill_tables([trace], size_limit, _plain, _file_header)
+    return table
 
 
 def dump_document(document: JsonObject) -> str:
@@ -111,9 +117,10 @@ def _make_document(traces: Sequence[Trace], title: str, *, served: bool, tables:
     return {"version": VERSION, "served": served, "title": title, "traces": tables}
 
 
-def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm) -> list[JsonObject]:
+def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm,
+                 header: "Callable[[Trace], JsonObject] | None" = None) -> list[JsonObject]:
     """The headers of the traces, with the data of each attention: the alignment first, then from small to large."""
-    tables = [_trace_header(trace) for trace in traces]
+    tables = [(header or _page_header)(trace) for trace in traces]
     order = sorted((trace.alignment is None or trace.alignment.attention != number, attention.weight_count, place,
                     number) for place, trace in enumerate(traces) for number, attention in enumerate(trace.attentions))
     left = size_limit
@@ -124,8 +131,14 @@ def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm) -> li
     return tables
 
 
-def _trace_header(trace: Trace) -> JsonObject:
+def _file_header(trace: Trace) -> JsonObject:
     """The header of the trace file."""
+    found: JsonObject = json.loads(trace_format.dump_header(trace, [_attention_facts(one) for one in trace.attentions]))
+    return found
+
+
+def _page_header(trace: Trace) -> JsonObject:
+    """The header of the trace file, with six digits of each number and a shorter form of the search."""
     header = trace_format.dump_header(trace, [_attention_facts(one) for one in trace.attentions])
     table: JsonObject = json.loads(header, parse_float=lambda text: float(f"{float(text):.6g}"))
     if table.get("search"):
@@ -163,6 +176,14 @@ def _whole(attention: TracedAttention, left: int) -> JsonObject | None:
     if attention.weight_count > MAX_WEIGHTS or _base64_length(3 * attention.weight_count) > left:
         return None
     return {"kind": "weights", "values": _encode_weights(attention.look.weights().float())}
+
+
+def _plain(attention: TracedAttention, left: int) -> JsonObject:
+    """All weights in float32, or an overview."""
+    if attention.weight_count > MAX_WEIGHTS or _base64_length(4 * attention.weight_count) > left:
+        size = _overview_block(attention, left)
+        return {"kind": "overview", "overview": _overview(attention.look.block_map(size), size)}
+    return {"kind": "weights", "values": encode_numbers(attention.look.weights().float())}
 
 
 def _embedded(attention: TracedAttention, left: int) -> JsonObject:
