@@ -18,8 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from regard.data.filters import is_blank
-from regard.inspection.page.document import dump_document, embedded_document, load_bundle, plain_table
-from regard.inspection.trace import Trace
+from regard.inspection.page.document import load_bundle, page_html, plain_table
 from regard.serving.context import ServerContext
 from regard.serving.jobs import (
     BEAMS,
@@ -338,14 +337,9 @@ async def _look(server: ServerContext, job: JobContext, given: LookFields) -> st
             trace = trace_translation(direction.inspector(), given.text, beams=given.beams, choice=given.choice,
                                       prefix=given.prefix, translation=given.translation, name=model.name,
                                       influence_limit=INFLUENCE_LIMIT)
-            return _page(trace)
+            return page_html([trace], size_limit=TRACE_BYTES)
 
     page = await in_thread(job, work)
     path = server.downloads.new_path(".html")
     await asyncio.get_running_loop().run_in_executor(None, path.write_bytes, page.encode())
     return f"/look/{server.downloads.add(path, 'look.html', 'text/html', once=False)}"
-
-
-def _page(trace: Trace) -> str:
-    bundle, document = load_bundle(), embedded_document([trace], size_limit=TRACE_BYTES)
-    return bundle.page(document["title"], dump_document(document), bundle.policy())

@@ -260,7 +260,6 @@ def test_what_if_asks_the_model(chromium, trace):
 
 
 @pytest.mark.thorough
-@pytest.mark.thorough
 @pytest.mark.parametrize("state", [
     "view=nothing", "view=heads&attention=999&head=-1", "view=read&head=abc&attention=NaN", "view=%E0%A4%A",
     "=&&&", "view=__proto__", "view=read&attention=constructor", "view=map&row=-5&zoom=1e99"])
@@ -268,6 +267,8 @@ def test_a_wrong_address_shows_a_view_and_no_error(chromium, visit, state):
     with browser_visits.visiting(chromium, visit.address) as other:
         other.page.goto(f"{visit.address}#{state}")
         browser_visits.until(other.page, "() => document.querySelector('#view').innerText.length > 100")
+        assert other.page.locator('[role="tab"][aria-selected="true"]').count() == 1
+        assert other.complaints == []
 
 
 @pytest.mark.parametrize(("old", "new"), [("alignment", "read"), ("tree", "search"), ("what-if", "try"),
@@ -275,6 +276,7 @@ def test_a_wrong_address_shows_a_view_and_no_error(chromium, visit, state):
 def test_links_of_earlier_versions_open_the_same(visit, old, new):
     visit.page.goto(f"{visit.address}#view={old}")
     visit.page.wait_for_selector(f"#view.{new}")
+    assert visit.page.locator('[role="tab"][aria-selected="true"]').count() == 1
     if old == "alignment":
         visit.page.wait_for_selector("details.matrix .chart-frame")
 

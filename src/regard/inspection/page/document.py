@@ -93,7 +93,7 @@ def trace_tables(traces: Sequence[Trace], size_limit: int = SIZE_LIMIT) -> list[
 
 def plain_table(trace: Trace, size_limit: int = SIZE_LIMIT) -> JsonObject:
     """A trace for other programs: the header of its file, weights in float32, overviews of what does not fit."""
-    [table] = _fill_tables([trace], size_limit, _plain, _file_header)
+    [table] = _fill_tables([trace], size_limit, _plain, short=False)
     return table
 
 
@@ -117,10 +117,13 @@ def _make_document(traces: Sequence[Trace], title: str, *, served: bool, tables:
     return {"version": VERSION, "served": served, "title": title, "traces": tables}
 
 
-def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm,
-                 header: "Callable[[Trace], JsonObject] | None" = None) -> list[JsonObject]:
-    """The headers of the traces, with the data of each attention: the alignment first, then from small to large."""
-    tables = [(header or _page_header)(trace) for trace in traces]
+def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm, *, short: bool = True) -> list[JsonObject]:
+    """The headers of the traces, with the data of each attention: the alignment first, then from small to large.
+
+    Args:
+        short: whether the headers have the short form of the page.
+    """
+    tables = [_page_header(trace) if short else _file_header(trace) for trace in traces]
     order = sorted((trace.alignment is None or trace.alignment.attention != number, attention.weight_count, place,
                     number) for place, trace in enumerate(traces) for number, attention in enumerate(trace.attentions))
     left = size_limit
@@ -181,8 +184,7 @@ def _whole(attention: TracedAttention, left: int) -> JsonObject | None:
 def _plain(attention: TracedAttention, left: int) -> JsonObject:
     """All weights in float32, or an overview."""
     if attention.weight_count > MAX_WEIGHTS or _base64_length(4 * attention.weight_count) > left:
-        size = _overview_block(attention, left)
-        return {"kind": "overview", "overview": _overview(attention.look.block_map(size), size)}
+        return _overview_alone(attention, left)
     return {"kind": "weights", "values": encode_numbers(attention.look.weights().float())}
 
 
@@ -207,9 +209,13 @@ def _length(data: JsonObject) -> int:
 
 def _reduced(attention: TracedAttention, left: int) -> JsonObject:
     """A large attention: projected as exactly as is visible, if there is enough space, or an overview."""
+    return _projected(attention, left) or _overview_alone(attention, left)
+
+
+def _overview_alone(attention: TracedAttention, left: int) -> JsonObject:
+    """Means of blocks, and nothing else."""
     size = _overview_block(attention, left)
-    return _projected(attention, left) or {"kind": "overview",
-                                           "overview": _overview(attention.look.block_map(size), size)}
+    return {"kind": "overview", "overview": _overview(attention.look.block_map(size), size)}
 
 
 def _projected(attention: TracedAttention, left: int) -> JsonObject | None:
