@@ -334,10 +334,11 @@ class EngineCore:
         row to those before it: a single client is then always served by the same thread.
         """
         with self.condition:
-            if not worker.batches and not all(other.batches for other in self.workers[:self.workers.index(worker)]):
-                return
             self.queue = deque(ticket for ticket in self.queue if ticket.waiting)  # without those that are cancelled
-            mine, running = self._running(worker), [row for one in self.workers for row in self._running(one)]
+            of_each = [self._running(one) for one in self.workers]
+            mine, running = of_each[number := self.workers.index(worker)], [row for some in of_each for row in some]
+            if not mine and not all(of_each[:number]):
+                return
             used, used_by_long = (sum(self._cost(row) for row in some) for some in (
                 running, [row for row in running if row.capacity > SHORT_CAPACITY]))
             waiting = sum(len(ticket.waiting) for ticket in self.queue)
