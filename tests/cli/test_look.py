@@ -377,6 +377,29 @@ def test_the_heads_of_a_model_are_printed_and_stored(folders, tmp_path, name):
     stored.unlink()
 
 
+def test_a_page_has_the_heads_that_are_stored_with_the_model(folders, tmp_path):
+    (tmp_path / "pairs.tsv").write_text(HEADS_DATA["translator"], "utf-8")
+    stored, path = folders / "translator" / "heads.json", tmp_path / "page.html"
+    code, out, _ = call("look", folders / "translator", "--heads", tmp_path / "pairs.tsv", "--json")
+    assert code == 0
+    assert call("look", folders / "translator", TEXT, "-o", path) == (0, "", "")
+    measured, wanted = document(path)["traces"][0]["heads"], json.loads(out)
+    assert (measured["data"], measured["sentences"]) == ("pairs.tsv", 2)
+    for one, other in zip(measured["attentions"], wanted["attentions"], strict=True):
+        assert one["name"] == other["name"]
+        for head, same in zip(one["heads"], other["heads"], strict=True):
+            assert head["cost"] == pytest.approx(same["cost"], rel=1e-5)
+            assert head["roles"] == pytest.approx(same["roles"], rel=1e-5)
+            assert head.get("role") == same["role"]
+    assert call("look", folders / "translator", TEXT, "-o", tmp_path / "one.safetensors") == (0, "", "")
+    assert Trace.load(tmp_path / "one.safetensors").heads.data == "pairs.tsv"
+    stored.write_text("{}")
+    code, _, said = call("look", folders / "translator", TEXT, "-o", tmp_path / "other.html")
+    assert (code, "heads.json" in said) == (0, True)  # a note, and the page without it
+    assert "heads" not in document(tmp_path / "other.html")["traces"][0]
+    stored.unlink()
+
+
 def test_heads_that_cannot_be_stored_are_printed(folders, tmp_path, monkeypatch):
     def refuse(self, folder):
         raise OSError(30, "Read-only file system", str(folder))

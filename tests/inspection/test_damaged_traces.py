@@ -90,6 +90,12 @@ HEADERS = {
                                                            "values": [1, [1]]}, '"values"[0] in [influence]'),
     "influence that is not defined": (("influence",), {"rows": "a", "columns": "a", "tokens": [[0]],
                                                        "values": [[None], [0]]}, None),
+    "measured heads as a list": (("heads",), [], '"heads": expected an object'),
+    "measured heads without a cost": (("heads",), {"data": "d", "sentences": 1, "loss": 1.0, "attentions": [
+        {"name": "a", "even": {}, "heads": [{"cost_error": 0.0, "roles": {}}]}]},
+        'missing key "cost" in [heads.attentions[0].heads[0]]'),
+    "a role that is no number": (("heads",), {"data": "d", "sentences": 1, "loss": 1.0, "attentions": [
+        {"name": "a", "even": {"first": "x"}, "heads": []}]}, '"first" in [heads.attentions[0].even]'),
     "pixels that are no base64": (("sides", "a", "image"), {"height": 1, "width": 1, "channels": 1, "pixels": "?"},
                                   '"pixels" in [sides.a.image]: expected bytes as base64'),
     "an image without a width": (("sides", "a", "image"), {"height": 1, "channels": 1, "pixels": "AA=="},

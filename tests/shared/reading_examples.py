@@ -106,5 +106,5 @@ def image():
 
 def html(table):
     """The page of a document."""
-    bundle = document.load_bundle()
+    bundle = document.document_bundle(table)
     return bundle.page(table["title"], document.dump_document(table), bundle.policy())

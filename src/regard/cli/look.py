@@ -14,6 +14,7 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,6 +47,7 @@ from regard.terminal import Terminal, escape_unprintable
 if TYPE_CHECKING:
     from regard.inspection.page.server import WhatIfRequest
     from regard.inspection.trace import Trace
+    from regard.inspection.trace_format import MeasuredHeads
     from regard.tasks.completer import Completer
     from regard.tasks.heads import HeadReport
     from regard.tasks.influence import Influence
@@ -282,13 +284,30 @@ def _trace_models(folder: str, other: str | None, given: str | None, target: str
     if any(_reads_images(task) for task in tasks):
         if not all(map(_reads_images, tasks)):
             fail("One model takes images and the other text. Give two models with the same kind of input.")
-        return [_trace_image_file(task, given, name, limit) for task, name in zip(tasks, names, strict=True)], None
-    text = _read_text(given)
+        return [replace(_trace_image_file(task, given, name, limit), heads=_stored_heads(name))
+                for task, name in zip(tasks, names, strict=True)], None
+    text, measured = _read_text(given), [*map(_stored_heads, names)]
     tracers = [partial(_trace_text, task, _model_name(name), beam, max_length, limit)
                for task, name in zip(tasks, names, strict=True)]
     traces = [tracer(text, target=target) for tracer in tracers]
-    return traces, lambda request: tracers[request.trace](request.text, prefix=request.prefix, choice=request.choice,
-                                                          beams=request.beams)
+
+    def what_if(request: "WhatIfRequest") -> "Trace":
+        trace = tracers[request.trace](request.text, prefix=request.prefix, choice=request.choice, beams=request.beams)
+        return replace(trace, heads=measured[request.trace])
+
+    return [replace(trace, heads=one) for trace, one in zip(traces, measured, strict=True)], what_if
+
+
+def _stored_heads(folder: str) -> "MeasuredHeads | None":
+    """What `regard look MODEL --heads` stored of the heads of a model; a note if that cannot be read."""
+    from regard.tasks.heads import read_heads
+
+    try:
+        found = read_heads(folder)
+    except (OSError, ValueError) as error:  # damaged, or a folder that regard did not save
+        say(f"Note: The page does not show what the heads do: {error}")
+        return None
+    return None if found is None else found.traced()
 
 
 def _influence_limit(influence: bool | None) -> int:

@@ -33,6 +33,7 @@ from regard.inspection.records import record_shape
 from regard.inspection.trace_format import (
     AlignmentPointer,
     GeneratedTokens,
+    MeasuredHeads,
     TracedAttention,
     TracedInfluence,
     TracedSearch,
@@ -65,6 +66,7 @@ class Trace:
     alignment: AlignmentPointer | None = None
     search: TracedSearch | None = None
     influence: TracedInfluence | None = None
+    heads: MeasuredHeads | None = None
 
     def __post_init__(self) -> None:
         found = [ConfigProblem(path, "", f": {sentence}") for path, sentence in _trace_problems(self)]
@@ -140,6 +142,8 @@ def _trace_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
         yield from _search_problems(trace.search)
     if trace.influence is not None:
         yield from _influence_problems(trace.influence, trace.sides)
+    if trace.heads is not None:
+        yield from _heads_problems(trace.heads, trace.attentions)
 
 
 def _text_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
@@ -276,6 +280,24 @@ def _influence_problems(influence: TracedInfluence,
                                                     f"columns, but there are {len(row)}")
         if not all(one is None or math.isfinite(one) for one in row):
             yield ("influence", "values", number), "expected finite numbers"
+
+
+def _heads_problems(measured: MeasuredHeads,
+                    attentions: tuple[TracedAttention, ...]) -> Iterator[tuple[KeyPath, str]]:
+    """The heads of a trace may be those of a part of its attentions, and of others that it does not have."""
+    counts = {one.name: one.heads for one in attentions}
+    if not math.isfinite(measured.loss):
+        yield ("heads", "loss"), f"expected a finite number, but got {measured.loss}"
+    for number, one in enumerate(measured.attentions):
+        path = ("heads", "attentions", number)
+        if len(one.heads) != counts.get(one.name, len(one.heads)):
+            yield (*path, "heads"), (f"{quote(one.name)} has {counts[one.name]} heads in this trace, but there are "
+                                     f"{len(one.heads)}")
+        for place, head in enumerate(one.heads):
+            if not all(map(math.isfinite, (head.cost, head.cost_error, *head.roles.values(), *one.even.values()))):
+                yield (*path, "heads", place), "expected finite numbers"
+            if not {*head.roles, *([head.role] if head.role is not None else [])} <= {*one.even}:
+                yield (*path, "heads", place), "expected a role and roles that `even` has too"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from regard.inspection.page.server import (
     RefusedRequestError,
     WhatIfRequest,
     parse_what_if,
-    parse_window,
+    parse_numbers,
 )
 
 LARGE = 300
@@ -40,9 +40,9 @@ def asked(question):
 def _plain_parts():
     """A page of no parts: what is served is tested here, and not what is shown."""
     empty = document.make_bundle(SKELETON, "", {"a.js": "const one = 1;" + " " * 1000})
-    whole, server.load_bundle = server.load_bundle, lambda: empty
+    whole, server.document_bundle = server.document_bundle, lambda table: empty
     yield
-    server.load_bundle = whole
+    server.document_bundle = whole
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +120,43 @@ def test_a_window(serving, traces, size, shape):
     if size == 1:
         want = traces[1].attentions[0].look.weights()[1, top:top + 64, 50:114]
         np.testing.assert_allclose(values, want, atol=1e-6)
+
+
+def score(**changes):
+    given = {"trace": 1, "attention": 0, "head": 1, "row": 40, "column": 7} | changes
+    return "score.json?" + "&".join(f"{name}={value}" for name, value in given.items())
+
+
+def test_the_score_of_a_weight_by_dimension(serving, traces):
+    look = traces[1].attentions[0].look
+    status, _, body = call(serving, score())
+    answer = json.loads(body)
+    query, key = look.query[1, 40].tolist(), look.key[1, 7].tolist()
+    products = [one * other for one, other in zip(query, key, strict=True)]
+    assert status == 200
+    assert answer["products"] == pytest.approx(products, rel=1e-12)
+    assert answer["product"] == pytest.approx(sum(products), rel=1e-9)
+    assert answer["scale"] == pytest.approx(len(query) ** -0.5)
+    assert answer["score"] == pytest.approx(sum(products) * len(query) ** -0.5, rel=1e-6)
+    assert answer["weight"] == pytest.approx(float(look.weights()[1, 40, 7]), abs=1e-7)
+    assert (answer["bias"], answer["masked"]) == (None, False)
+    assert json.loads(call(serving, score(column=41))[2])["masked"] is True
+
+
+@pytest.mark.parametrize("changes", [{"trace": 2}, {"attention": 1}, {"head": 2}, {"row": LARGE}, {"column": LARGE},
+                                     {"row": -1}, {"more": 1}])
+def test_the_score_of_no_weight_is_refused(serving, changes):
+    status, _, body = call(serving, score(**changes))
+    assert (status, "error" in json.loads(body)) == (400, True)
+    assert call(serving, score(), "POST")[0] == 405
+
+
+def test_scores_that_are_no_product_say_so():
+    with PageServer([trace_examples.hostile()]) as running:
+        for attention, part in ((0, "without the queries and keys"), (1, "Additive")):
+            status, _, body = call(running, score(trace=0, attention=attention, head=0, row=1, column=1))
+            assert status == 200
+            assert part in json.loads(body)["reason"]
 
 
 def test_a_window_without_numbers():
@@ -464,7 +501,7 @@ ASKED = "&".join(f"{name}={place}" for place, name in enumerate(WINDOW_FIELDS))
 
 
 def test_a_window_request():
-    assert parse_window(ASKED) == {name: place for place, name in enumerate(WINDOW_FIELDS)}
+    assert parse_numbers(ASKED) == {name: place for place, name in enumerate(WINDOW_FIELDS)}
 
 
 @pytest.mark.parametrize("query", ["", "trace=0", ASKED + "&size=2", ASKED + "&more=1", ASKED.replace("=3", "=-3"),
@@ -473,7 +510,7 @@ def test_a_window_request():
                                    ASKED.replace("size", "trace")])
 def test_invalid_window_requests_are_refused(query):
     with pytest.raises(RefusedRequestError, match="whole numbers") as error:
-        parse_window(query)
+        parse_numbers(query)
     assert error.value.status == 400
 
 

@@ -2,6 +2,7 @@
 
     GET  /TOKEN/                  the page
     GET  /TOKEN/map.json?…        block means of a window of one head, or its weights
+    GET  /TOKEN/score.json?…      the score of one weight by dimension
     POST /TOKEN/translate.json    another trace: of another text, with a given prefix, or of another hypothesis
 
 Other programs on this machine, and pages of other sites in the same browser, can also send requests to a port. So the
@@ -12,6 +13,7 @@ send requests to this server only. The server does not know models: its caller p
 
 import io
 import json
+import math
 import os
 import secrets
 import socket
@@ -26,10 +28,13 @@ from typing import Any, NoReturn, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from regard import allocation, checks
+from regard.attention.score import as_score
 from regard.inspection.page import document
-from regard.inspection.page.document import load_bundle
+from regard.inspection.page.document import document_bundle
 from regard.inspection.page.tiles import TileCache, TileWindow
+from regard.inspection.records import AttentionRecord, WeightMatrix
 from regard.inspection.trace import Trace
+from regard.inspection.trace_format import TracedAttention
 
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")
@@ -42,6 +47,7 @@ MAX_CHARACTERS = 20_000
 """The number of characters of a text in a request."""
 MAX_BEAMS = 64
 WINDOW_FIELDS = ("trace", "attention", "head", "top", "left", "rows", "columns", "size")
+SCORE_FIELDS = ("trace", "attention", "head", "row", "column")
 WHAT_IF_FIELDS = {"text": str, "prefix": str, "beams": int, "choice": int, "trace": int}
 
 
@@ -70,15 +76,15 @@ class RefusedRequestError(ValueError):
         self.status = status
 
 
-def parse_window(query: str) -> dict[str, int]:
-    """The numbers of a request for a window: all fields, and no others."""
+def parse_numbers(query: str, fields: Sequence[str] = WINDOW_FIELDS) -> dict[str, int]:
+    """The whole numbers of a request: all fields, and no others."""
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(WINDOW_FIELDS))
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(fields))
     except ValueError:
         pairs = []
     found = {name: int(text) for name, text in pairs if text.isascii() and text.isdigit() and len(text) <= 9}
-    if len(pairs) != len(WINDOW_FIELDS) or sorted(found) != sorted(WINDOW_FIELDS):
-        raise RefusedRequestError(400, f"A window needs the whole numbers {', '.join(WINDOW_FIELDS)}.")
+    if len(pairs) != len(fields) or sorted(found) != sorted(fields):
+        raise RefusedRequestError(400, f"The address needs the whole numbers {', '.join(fields)}.")
     return found
 
 
@@ -126,7 +132,7 @@ class PageServer:
         self.traces, self.what_if, self.tiles = list(traces), what_if, TileCache()
         table = document.served_document(self.traces, title)
         table["asks"] = what_if is not None
-        bundle = load_bundle()
+        bundle = document_bundle(table)
         # The policy in the page and in the HTTP header differ only in what a page must not contain.
         policy = bundle.policy("connect-src 'self'")
         self.policy = f"{policy}; frame-ancestors 'none'"
@@ -177,15 +183,30 @@ class PageServer:
 
     def map(self, query: str) -> dict[str, Any]:
         """The answer to a request for a window."""
-        wanted = parse_window(query)
-        trace = _pick_item("trace", self.traces, wanted["trace"])
-        attention = _pick_item("attention", trace.attentions, wanted["attention"])
+        wanted = parse_numbers(query)
+        attention = self._attention(wanted)
         window = TileWindow(wanted["top"], wanted["left"], wanted["rows"], wanted["columns"])
         found = self.tiles.window(attention, wanted["head"], window, wanted["size"])
         finite = found[found.isfinite()]
         lowest, highest = (finite.min().item(), finite.max().item()) if finite.numel() else (None, None)
         return {"rows": found.shape[0], "columns": found.shape[1], "size": wanted["size"],
                 "values": document.encode_numbers(found), "smallest": lowest, "largest": highest}
+
+    def score(self, query: str) -> dict[str, Any]:
+        """The answer to a request for the score of one weight: its parts, or the reason why there are none."""
+        wanted = parse_numbers(query, SCORE_FIELDS)
+        attention = self._attention(wanted)
+        parts = self.tiles.score(attention, wanted["head"], wanted["row"], wanted["column"])
+        if parts is None:
+            return {"reason": _no_product(attention.look)}
+        if not all(map(math.isfinite, (parts.score, parts.weight))):
+            return {"reason": "The score of this weight is not finite."}
+        return {**parts._asdict(), "product": parts.product, "score": parts.score}
+
+    def _attention(self, wanted: dict[str, int]) -> TracedAttention:
+        trace = _pick_item("trace", self.traces, wanted["trace"])
+        found: TracedAttention = _pick_item("attention", trace.attentions, wanted["attention"])
+        return found
 
     def translate(self, body: bytes) -> dict[str, Any]:
         """The answer to a what-if request."""
@@ -254,12 +275,12 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        self._answer({"": self._page, "map.json": self._map}, "POST", ("translate.json",))
+        self._answer({"": self._page, "map.json": self._map, "score.json": self._score}, "POST", ("translate.json",))
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        self._answer({"translate.json": self._translate}, "GET", ("", "map.json"))
+        self._answer({"translate.json": self._translate}, "GET", ("", "map.json", "score.json"))
 
     def _answer(self, known: "dict[str, Callable[[str], None]]", other: str, others: Sequence[str]) -> None:
         try:
@@ -306,6 +327,9 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
     def _map(self, query: str) -> None:
         self._send_json(200, self.page.map(query))
 
+    def _score(self, query: str) -> None:
+        self._send_json(200, self.page.score(query))
+
     def _translate(self, query: str) -> None:
         if self.headers.get_content_type() != "application/json":
             raise RefusedRequestError(415, "The body must be application/json.")
@@ -347,6 +371,13 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, because addresses contain the token."""
+
+
+def _no_product(record: AttentionRecord) -> str:
+    """Why the score of an attention has no parts."""
+    if isinstance(record, WeightMatrix):
+        return "The trace has the weights of this attention, without the queries and keys that they are computed from."
+    return f"The score of this attention is {as_score(record.score)!r}, not a dot product: it is no sum over dimensions."
 
 
 def _pick_item(name: str, several: Sequence[Any], number: int) -> Any:

@@ -2,17 +2,14 @@
 // in the trace, and are drawn on a canvas: the page loads nothing.
 
 import { selectedAttention, selectionControls } from "./alignment.js";
-import { mutedText, patchFigure, toggle } from "./controls.js";
+import { closing, failure, mutedText, toggle, TWO_MODES } from "./controls.js";
 import { fill, make } from "./dom.js";
 import { extent, formatPercent, formatWeight } from "./numbers.js";
 import { attentionTitle, isSmall, wholeMatrix } from "./planes.js";
+import { Scale } from "./scale.js";
+import { paintBlocks } from "./tiles.js";
+import { READINGS } from "./views.js";
 import { decodeBytes } from "./weights.js";
-
-/** @type {[string, string][]} */
-export const TWO_MODES = [
-  ["mattered", "what mattered"],
-  ["looked", "where it looked"]
-];
 
 /** @typedef {{width: number, height: number, pixels: Uint8ClampedArray}} Picture RGBA */
 
@@ -69,7 +66,7 @@ export function paintPicture(canvas, picture, [rows, columns], heat) {
  * @param {number} number
  * @param {HTMLElement} room
  */
-export function pictureReading(app, number, room) {
+function pictureReading(app, number, room) {
   const trace = app.traces[number];
   const chosen = selectedAttention(trace, app.state);
   const one = trace.attentions[chosen.attention];
@@ -100,15 +97,13 @@ export function pictureReading(app, number, room) {
     ),
     picture ? null : mutedText("The pixels are not in this trace. To see the picture: regard look MODEL IMAGE")
   );
-  let closed = false;
-  app.onClose(() => {
-    closed = true;
-  });
+  const view = closing(app);
   wholeMatrix(app, number, chosen.attention, chosen.head).then(
     (values) => {
-      if (!closed) showPictures(side, picture, mode === "mattered" && effect ? effect : null, values, figures, detail);
+      const shown = mode === "mattered" ? effect : null;
+      if (!view.closed) showPictures(side, picture, shown, values, figures, detail);
     },
-    (error) => fill(figures, make("p", { class: "wrong", role: "alert" }, error.message))
+    (error) => fill(figures, failure(error))
   );
 }
 
@@ -133,9 +128,7 @@ function showPictures(side, picture, effect, values, room, detail) {
     return own.slice(lead, lead + grid[0] * grid[1]);
   };
   if (!picture) {
-    const row = new Float32Array(wide);
-    row.set(heatOf(null), lead);
-    fill(room, patchFigure(side, row));
+    fill(room, patchFigure(grid, heatOf(null)));
     return;
   }
   const names = [
@@ -174,6 +167,22 @@ function showPictures(side, picture, effect, values, room, detail) {
 }
 
 /**
+ * The weights on the patches of an image whose pixels are not in the trace.
+ * @param {[number, number]} grid
+ * @param {Float32Array} values
+ */
+function patchFigure([rows, columns], values) {
+  const { low, high } = extent(values);
+  const range = `from ${formatWeight(Math.min(0, low))} to ${formatWeight(high)}`;
+  const label = `Weights on ${rows} × ${columns} patches of the image, ${range}`;
+  const canvas = make("canvas", { class: "patches", role: "img", "aria-label": label });
+  const corner = { top: 0, left: 0, down: 1, across: 1 };
+  const plane = { rows, columns, masked: () => false };
+  paintBlocks(canvas, { rows, columns, values }, new Scale("linear", low, high), plane, corner);
+  return make("figure", {}, canvas, make("figcaption", { class: "quiet" }, label));
+}
+
+/**
  * The effect of every patch on the label, in nats, if the trace has it.
  * @param {Trace} trace
  * @param {string} name of the side of the image
@@ -189,3 +198,5 @@ function patchEffects(trace, name) {
   });
   return effect;
 }
+
+READINGS.push({ fits: (trace) => Object.values(trace.sides).some((side) => side.grid), open: pictureReading });

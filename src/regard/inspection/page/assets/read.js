@@ -3,17 +3,16 @@
 
 import { openMatrix, selectedAttention } from "./alignment.js";
 import { headStrip, resultList } from "./beside.js";
-import { toggle, traceNumber } from "./controls.js";
+import { closing, failure, toggle, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { formatFixed, formatPercent, formatTick } from "./numbers.js";
-import { pictureReading } from "./picture.js";
 import { attentionTitle, groupTokens, isSelfAttention, isSmall, wholeMatrix } from "./planes.js";
 import { Stage } from "./ribbons.js";
 import { saveButtons } from "./saving.js";
 import { rivalsOf } from "./search.js";
-import { textReading } from "./shading.js";
 import { readableUnits, textOf } from "./text.js";
 import { columnSums, findFacts, influenceShares, readInfluence, wordProbabilities } from "./verdict.js";
+import { READINGS, VIEWS } from "./views.js";
 import { attentionSize } from "./weights.js";
 
 const MAX_WORDS = 120; // words of a line that has ribbons
@@ -33,15 +32,14 @@ const MAX_WORDS = 120; // words of a line that has ribbons
  * @param {Trace} trace
  * @returns {{source: string, target: string} | null}
  */
-export function pairedSides(trace) {
+function pairedSides(trace) {
   const { attention } = selectedAttention(trace, {});
   const one = trace.attentions[attention];
   if (one.queries === one.keys || isSelfAttention(trace, one)) return null;
   return { source: one.keys, target: one.queries };
 }
 
-/** @type {View} */
-export const readView = {
+VIEWS.push({
   name: "read",
   title: "Read",
   open(app, room) {
@@ -51,23 +49,21 @@ export const readView = {
     const matrix = matrixOnDemand(app);
     const main = make("div", { class: "reading" });
     fill(room, main, matrix);
-    if (Object.values(trace.sides).some((side) => side.grid)) return pictureReading(app, number, main);
     const units = sides && [trace.sides[sides.source], trace.sides[sides.target]].map(readableUnits);
     const short = units && Math.max(...units.map((one) => one.length)) <= MAX_WORDS;
     const one = trace.attentions[selectedAttention(trace, {}).attention];
-    if (!sides || !units || !short || !isSmall(trace, one)) return textReading(app, number, main);
-    let closed = false;
-    app.onClose(() => {
-      closed = true;
-    });
+    const ribbons = Boolean(short) && isSmall(trace, one);
+    const reading = READINGS.find(({ fits }) => fits(trace, ribbons));
+    if (reading || !sides || !units) return reading?.open(app, number, main);
+    const view = closing(app);
     readPair(app, number, sides, units[0], units[1]).then(
       (reading) => {
-        if (!closed) showReading(reading, main);
+        if (!view.closed) showReading(reading, main);
       },
-      (error) => fill(main, make("p", { class: "wrong", role: "alert" }, error.message))
+      (error) => fill(main, failure(error))
     );
   }
-};
+});
 
 /** The matrix, where somebody asks for it. @param {App} app */
 function matrixOnDemand(app) {

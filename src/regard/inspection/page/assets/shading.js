@@ -3,13 +3,13 @@
 // one.
 
 import { selectedAttention, selectionControls } from "./alignment.js";
-import { mutedText, notice, textButton, toggle } from "./controls.js";
+import { mutedText, notice, textButton, toggle, TWO_MODES } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { clamp, formatCount, formatFixed, formatPercent, largest } from "./numbers.js";
-import { TWO_MODES } from "./picture.js";
 import { attentionTitle, groupTokens } from "./planes.js";
 import { directionOf, readableUnits, textOf, visibleText } from "./text.js";
 import { columnSums, readInfluence, wordProbabilities } from "./verdict.js";
+import { READINGS } from "./views.js";
 import { attentionSize } from "./weights.js";
 
 const MAX_SHADED = 4000; // words of a text that is shown as words
@@ -23,7 +23,7 @@ const MIN_NATS = 0.3; // of the darkest shade
  * @param {number} number
  * @param {HTMLElement} room
  */
-export function textReading(app, number, room) {
+function textReading(app, number, room) {
   const trace = app.traces[number];
   const chosen = selectedAttention(trace, app.state);
   const one = trace.attentions[chosen.attention];
@@ -403,3 +403,5 @@ async function effectRow({ matrix, whole }, at) {
   const from = whole ? 0 : at * matrix.columns;
   return matrix.values.slice(from, from + matrix.columns).map((value) => Math.max(0, value));
 }
+
+READINGS.push({ fits: (_, ribbons) => !ribbons, open: textReading });

@@ -20,8 +20,8 @@ type Data =
   | {
       kind: "projected"; query: string; key: string; scale: number; normalizer: string; width: number;
       key_heads: number; mask?: Mask; overview?: Overview;
-      /** Of a query or key: 16 for half precision, 24 for whole multiples of a step (of queries, of keys). */
-      bits?: number; steps?: [number, number];
+      /** The bits of a query or key, which is a whole multiple of a step: one for each head of queries, and of keys. */
+      bits: number; steps: [number[], number[]];
       /** How far weights of these rounded numbers are from those that were used, at most, in rows from everywhere. */
       error?: number;
     }
@@ -39,11 +39,19 @@ interface SearchNode {
   score?: number;
 }
 interface Search { beams: number; nodes: SearchNode[]; best: number[]; left_out?: number; ranked_by?: string }
+/** One head of the model, over many sentences: its cost in nats, and the mean weight on the places of each role. */
+interface MeasuredHead { cost: number; cost_error: number; role?: string; roles: Record<string, number> }
+interface MeasuredHeads {
+  data: string; sentences: number; loss: number;
+  /** `even` has the scores of a head that attends to all tokens alike. */
+  attentions: { name: string; even: Record<string, number>; heads: MeasuredHead[] }[];
+}
 interface Written { side: string; log_probabilities: number[]; score?: number | null }
 interface Pointer { attention: number; head?: number | null; offset?: number }
 interface Trace {
   title?: string; model?: string; sides: Record<string, Side>; attentions: Attention[];
   written?: Written | null; alignment?: Pointer | null; search?: Search | null; influence?: Influence | null;
+  heads?: MeasuredHeads | null;
 }
 /** What stands in the page as JSON. `asks` says that a model can be asked, `file` what to give to `regard look`. */
 interface Page { version: number; served: boolean; asks?: boolean; title: string; file?: string; traces: Trace[] }
