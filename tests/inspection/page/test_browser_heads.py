@@ -170,7 +170,7 @@ def test_a_score_that_is_no_product_says_so(chromium, attention):
         click_cell(page, 1, 1, count, count)
         browser_visits.until(page, "() => document.querySelector('dialog .score h3')")
         browser_visits.until(page, "() => document.querySelector('dialog .score .quiet')")
-        part = ("without the queries and keys", "not a dot product")[attention]
+        part = ("without the queries and keys", "is not a dot product")[attention]
         assert part in page.locator("dialog .score").inner_text()
 
 
@@ -193,7 +193,8 @@ def test_pinned_tokens_and_places_of_a_map_have_scores_too(chromium):
         page.keyboard.press("Enter")
         page.wait_for_selector(".score .sum strong")
         want = float((look.query[1, 70].double() * look.key[1, 30].double()).sum())
-        assert browser_visits.number(page.locator(".score .sum strong").first.inner_text()) == pytest.approx(want, abs=6e-5)
+        told = page.locator(".score .sum strong").first.inner_text()
+        assert browser_visits.number(told) == pytest.approx(want, abs=6e-5)
     with (PageServer([trace_examples.translation()]) as server,
           browser_visits.visiting(chromium, server.address) as visit):
         page = visit.open("read", matrix="yes", units="tokens", attention=5, head=2, row=3, column=4)

@@ -16,9 +16,8 @@ from refusals import assert_named
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Window
 from regard.attention.score import Bilinear
-from regard.inspection.page import document
+from regard.inspection.page import document, tiles
 from regard.inspection.page import document as bundles
-from regard.inspection.page import tiles
 from regard.inspection.page.document import page_html
 from regard.inspection.records import WeightMatrix
 from regard.inspection.trace import Trace

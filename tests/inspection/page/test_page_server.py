@@ -20,8 +20,8 @@ from regard.inspection.page.server import (
     PageServer,
     RefusedRequestError,
     WhatIfRequest,
-    parse_what_if,
     parse_numbers,
+    parse_what_if,
 )
 
 LARGE = 300

@@ -281,4 +281,5 @@ def test_other_scores_have_no_products(kind):
 
 @pytest.mark.parametrize(("place", "name"), [((4, 0, 0), "head"), ((0, 23, 0), "row"), ((0, 0, -1), "column")])
 def test_a_score_of_no_weight_is_refused(place, name):
-    assert_named(lambda: TileCache().score(attention(every_look()["plain"]), *place), [f"`{name}`", str(max(place, key=abs))])
+    one = attention(every_look()["plain"])
+    assert_named(lambda: TileCache().score(one, *place), [f"`{name}`", str(max(place, key=abs))])

@@ -235,10 +235,14 @@ def _projected(attention: TracedAttention, left: int) -> JsonObject | None:
         return None
     space = left - _overview_length(attention, size)
     fitting = [bits for bits in PROJECTED_BITS if _base64_length(projection.nbytes(bits)) <= space]
-    exact = bisect.bisect_left(fitting, True, key=lambda bits: projection.rounded(bits).error(attention) < VISIBLE_ERROR)
     if not fitting:
         return None
-    rounded = projection.rounded(fitting[min(exact, len(fitting) - 1)])
+
+    def shows_no_error(bits: int) -> bool:
+        return projection.rounded(bits).error(attention) < VISIBLE_ERROR
+
+    exact = bisect.bisect_left(fitting[:-1], True, key=shows_no_error)  # the last, if none of these is exact
+    rounded = projection.rounded(fitting[exact])
     error = rounded.error(attention)
     if error > MAX_ERROR:
         return None

@@ -377,7 +377,8 @@ def _no_product(record: AttentionRecord) -> str:
     """Why the score of an attention has no parts."""
     if isinstance(record, WeightMatrix):
         return "The trace has the weights of this attention, without the queries and keys that they are computed from."
-    return f"The score of this attention is {as_score(record.score)!r}, not a dot product: it is no sum over dimensions."
+    score = as_score(record.score)
+    return f"The score of this attention, {score!r}, is not a dot product: it is no sum over dimensions."
 
 
 def _pick_item(name: str, several: Sequence[Any], number: int) -> Any:

@@ -229,11 +229,11 @@ function sections(trace, cards, sort) {
       [make("span", { title: one.name }, attentionTitle(trace, one)), " ", make("small", {}, sizeText(trace, one))],
       cards.filter((card) => card.attention === attention)
     ]);
-  const cost = (/** @type {Card} */ { known }) => known?.head.cost ?? -Infinity;
+  const cost = (/** @type {Card} */ { known }) => known?.head.cost ?? -Number.MAX_VALUE;
   const costly = [...cards].sort((a, b) => cost(b) - cost(a));
   if (sort === "cost") return [[["The most costly first"], costly]];
   const role = (/** @type {Card} */ { known }) => known?.head.role ?? "";
-  const roles = [...new Set([...Object.keys(ROLE_NAMES), ...cards.map(role), ""])].filter(Boolean);
+  const roles = new Set([...Object.keys(ROLE_NAMES), ...cards.map(role).filter(Boolean)]);
   const score = (/** @type {Card} */ { known }) => known?.head.roles[known.head.role ?? ""] ?? 0;
   return [...roles, ""]
     .map((one) => /** @type {[string, Card[]]} */ ([one, costly.filter((card) => role(card) === one)]))
