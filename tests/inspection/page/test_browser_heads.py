@@ -6,6 +6,7 @@ import browser_visits
 import pytest
 import reading_examples
 import trace_examples
+from reading_examples import LOOKED
 
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
@@ -220,7 +221,8 @@ def box_of(page, selector):
 def test_the_heads_of_a_phone_are_a_sheet(phone):
     page = phone.open("read")
     page.wait_for_selector(".ribbons path")
-    before = page.locator(".ribbons path").count()
+    drawn = """() => [...document.querySelectorAll(".ribbons path")].map((one) =>
+        [Number(one.dataset.row), Number(one.dataset.column)])"""
     page.locator(".strip summary").click()
     left, top, right, bottom = box_of(page, ".strip")
     assert (left, right, bottom) == (0, PHONE[0], PHONE[1])
@@ -230,7 +232,8 @@ def test_the_heads_of_a_phone_are_a_sheet(phone):
     page.locator(".mini").nth(5).click()
     browser_visits.until(page, "() => location.hash.includes('head=1')")
     assert page.locator(".strip").get_attribute("open") is not None
-    assert page.locator(".ribbons path").count() != before
+    flipped = LOOKED.flip(1)[:5, :5]
+    assert sorted(page.evaluate(drawn)) == [[i, j] for i in range(5) for j in range(5) if flipped[i, j] >= 0.06]
     page.keyboard.press("Escape")
     assert page.locator(".strip").get_attribute("open") is None
     assert page.evaluate("() => document.activeElement.localName") == "summary"

@@ -290,15 +290,20 @@ class ProjectedWeights:
 
     @torch.no_grad()
     def error(self, attention: TracedAttention) -> float:
-        """The largest difference to the exact weights, in evenly spaced rows."""
+        """The largest difference to the exact weights, in evenly spaced rows, of what the page computes.
+
+        The page computes in double precision, from queries, keys and normalizers in single precision.
+        """
         n, N = attention.rows, attention.columns
         indices = sorted({n * part // SAMPLED_ROWS for part in range(SAMPLED_ROWS)} | {n - 1})
         exact, largest = attention.look.rows(indices).float().cpu(), 0.0
         for head in range(attention.heads):
             query, key = self._head(head)
+            wide_query, wide_key = query.double(), key.double()
             for place, row in enumerate(indices):
-                scores = self._scores(query, key, slice(row, row + 1), slice(0, N))
-                rounded = _weights_from_scores(scores, scores.logsumexp(-1))
+                normalizers = self._scores(query, key, slice(row, row + 1), slice(0, N)).logsumexp(-1).double()
+                scores = self._scores(wide_query, wide_key, slice(row, row + 1), slice(0, N))
+                rounded = _weights_from_scores(scores, normalizers)
                 largest = max(largest, float((rounded[0] - exact[head, place]).abs().max()))
         return largest
 

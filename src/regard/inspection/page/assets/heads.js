@@ -185,9 +185,9 @@ VIEWS.push({
 });
 
 const COST_RULE =
-  "Cost: the rise of the loss in nats when the output of the head is set to zero; it is bold from twice its standard " +
-  "error on. Two heads that do the same replace each other, and then neither costs much. Role: the places that get at " +
-  "least half of the weight, and twice that of even attention; in brackets the strongest role of another head.";
+  "Cost: the rise of the loss in nats when the output of the head is set to zero; bold from twice its standard error " +
+  "on. Two heads that do the same replace each other, and then neither costs much. Role: the places that get at least " +
+  "half of the weight, and twice that of even attention; in brackets the strongest role of another head.";
 
 /**
  * @param {Trace} trace
@@ -417,7 +417,7 @@ function openHead(app, number, attention, head, dialog) {
       hasView("compare") && textButton("Compare", to("compare"))
     )
   );
-  fill(score, mutedText("Click a cell, or press Enter on it, to see which dimensions of query and key make its score."));
+  fill(score, mutedText("Click a cell, or press Enter on it, to see which dimensions make its score."));
   if (!dialog.open) dialog.showModal();
   chart.layout();
   measureHead(app, number, attention, head)

@@ -101,8 +101,8 @@ VIEWS.push({
           rounding(one.data),
           mutedText(
             `${sizeText(trace, one)} weights. Drag or use the arrow keys to move, Ctrl and the wheel or + and − to ` +
-              "zoom, 0 to show all; on a touch screen, two fingers. Shift and the arrow keys move the selected cell; a click or Enter shows its " +
-              "score by dimension."
+              "zoom, 0 to show all; on a touch screen, two fingers. Shift and the arrow keys move the selected cell; " +
+              "a click or Enter shows its score by dimension."
           )
         )
       )

@@ -66,7 +66,8 @@ function scoreParts(attention, { products, product, scale, bias, score, masked, 
       make("strong", { class: "number" }, formatFixed(score, 4)),
       masked
         ? ". The key is masked: the score is not used, and the weight is 0."
-        : `. Among the scores of the row, ${attention.normalize ?? "softmax"} makes the weight ${formatWeight(weight)} of it.`
+        : `. Of it and the other scores of the row, ${attention.normalize ?? "softmax"} makes the weight ` +
+            `${formatWeight(weight)}.`
     ),
     bars(order.slice(0, MAX_BARS)),
     rest.length
