@@ -78,7 +78,7 @@ def test_each_head_has_its_role_and_its_cost(visit, trace):
         name = {"first": "first token", "itself": "itself"}
         if head.role:
             assert one["named"] == name[head.role]
-            assert one["role"] == f"{name[head.role]} {round(100 * head.roles[head.role])} %"
+            assert one["role"] == f"{name[head.role]} {round(100 * head.roles[head.role])}\N{NO-BREAK SPACE}%"
         else:
             assert (one["named"], one["role"][0], one["role"][-1]) == ("", "(", ")")
     told = page.locator(".tally").inner_text()

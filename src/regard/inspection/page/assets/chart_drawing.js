@@ -5,7 +5,7 @@ import { formatCount } from "./numbers.js";
 import { themeValue } from "./scale.js";
 
 export const MIN_LABELLED_CELL = 11; // pixels between two names
-const MAX_STEP = 4; // cells of which one has its name; where it would be more, positions stand instead
+const MAX_STEP = 5; // cells of which one has its name; where it would be more, positions stand instead
 const SLANT = -Math.PI / 3.6;
 
 /**

@@ -186,8 +186,8 @@ VIEWS.push({
 
 const COST_RULE =
   "Cost: the rise of the loss in nats when the output of the head is set to zero; bold from twice its standard error " +
-  "on. Two heads that do the same replace each other, and then neither costs much. Role: the places that get at least " +
-  "half of the weight, and twice that of even attention; in brackets the strongest role of another head.";
+  "on. Two heads that do the same replace each other, and then neither costs much. Role: the places that get half of " +
+  "the weight or more, and twice that of even attention; in brackets the strongest role of another head.";
 
 /**
  * @param {Trace} trace
@@ -406,7 +406,7 @@ function openHead(app, number, attention, head, dialog) {
     ),
     chart.element,
     score,
-    ...(known && measured ? roleTable(measured, known) : []),
+    known && measured ? roleTable(measured, known) : null,
     facts,
     weightTable(plane),
     make(

@@ -1,8 +1,8 @@
 // What each head of the model does over many sentences: its roles and its cost, as `regard look MODEL --heads DATA`
 // measures them (heads.json, inspection/heads.py).
 
-import { make } from "./dom.js";
-import { formatFixed, formatPercent } from "./numbers.js";
+import { isolatedText, make } from "./dom.js";
+import { formatFixed, formatPercent, plural } from "./numbers.js";
 
 /** @typedef {{head: MeasuredHead, even: Record<string, number>}} Known */
 
@@ -53,7 +53,7 @@ export function roleLine(known) {
   const { head } = known;
   const role = head.role ?? rankedRoles(known)[0];
   if (role === undefined) return null;
-  const text = `${roleName(role)} ${formatPercent(head.roles[role])}`;
+  const text = `${roleName(role)} ${formatPercent(head.roles[role]).replace(" ", "\u00a0")}`;
   return make("span", { class: head.role ? "named" : "" }, head.role ? text : `(${text})`);
 }
 
@@ -80,18 +80,22 @@ function signed(cost) {
 export function roleTable({ data, sentences, loss }, known) {
   const { head, even } = known;
   const cells = (/** @type {string} */ role) => [head.roles[role], even[role]].map((value) => formatFixed(value, 4));
-  return [
+  return make(
+    "div",
+    { class: "facts" },
     make(
       "p",
       {},
-      `Over ${sentences} sentences of ${data}: without this head the loss, ${formatFixed(loss, 4)} nats, changes by `,
+      `Over ${plural(sentences, "sentence")} of `,
+      isolatedText(data),
+      `: without this head the loss, ${formatFixed(loss, 4)} nats, changes by `,
       make("strong", { class: "number" }, signed(head.cost)),
       ` ± ${formatFixed(head.cost_error, 4)}.`
     ),
     make(
       "table",
       { class: "roles" },
-      make("caption", {}, "Role over these sentences: mean weight on its places, and that of even attention"),
+      make("caption", {}, "Over these sentences: mean weight on the places of a role, and that of even attention"),
       make(
         "tbody",
         {},
@@ -105,5 +109,5 @@ export function roleTable({ data, sentences, loss }, known) {
         )
       )
     )
-  ];
+  );
 }
