@@ -83,7 +83,7 @@ def test_each_head_has_its_role_and_its_cost(visit, trace):
             assert (one["named"], one["role"][0], one["role"][-1]) == ("", "(", ")")
     told = page.locator(".tally").inner_text()
     assert "200 sentences of <b>test</b>.tsv" in told
-    assert "1.2651" in told
+    assert "1.265 nats" in told
     assert "itself: 8" in told
 
 

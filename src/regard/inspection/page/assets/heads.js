@@ -159,11 +159,6 @@ VIEWS.push({
     fill(
       room,
       filter,
-      mutedText(
-        "Each map has its own colour scale, from 0 to the maximum below it (symmetric around 0 if some weights are " +
-          "negative). “Looks at ~5 tokens”: the weights are as spread as 5 equal ones, which is e to the power of " +
-          "the entropy, averaged over the rows."
-      ),
       names,
       ...sections(trace, cards, sort).map(([title, some]) =>
         make(
@@ -174,6 +169,11 @@ VIEWS.push({
         )
       ),
       mutedText(trace.heads ? COST_RULE : NAMING_RULE),
+      mutedText(
+        "Each map has its own colour scale, from 0 to the maximum below it (symmetric around 0 if some weights are " +
+          "negative). “Looks at ~5 tokens”: the weights are as spread as 5 equal ones, which is e to the power of " +
+          "the entropy, averaged over the rows."
+      ),
       dialog
     );
     for (const card of cards) queue.add(card, trace.attentions[card.attention].data.kind === "weights");
@@ -348,7 +348,7 @@ function countLabels(app, cards, line, filter, sort, trace) {
   if (trace.heads) {
     const { sentences, data, loss } = trace.heads;
     const told = `Measured on ${plural(sentences, "sentence")} of `;
-    fill(line, told, isolatedText(data), `; the loss of the whole model is ${formatFixed(loss, 4)} nats. ${tally}`);
+    fill(line, told, isolatedText(data), `; the loss of the whole model is ${formatFixed(loss, 3)} nats. ${tally}`);
   } else
     fill(
       line,

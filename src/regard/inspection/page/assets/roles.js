@@ -88,7 +88,7 @@ export function roleTable({ data, sentences, loss }, known) {
       {},
       `Over ${plural(sentences, "sentence")} of `,
       isolatedText(data),
-      `: without this head the loss, ${formatFixed(loss, 4)} nats, changes by `,
+      `: without this head the loss, ${formatFixed(loss, 3)} nats, changes by `,
       make("strong", { class: "number" }, signed(head.cost)),
       ` ± ${formatFixed(head.cost_error, 4)}.`
     ),
