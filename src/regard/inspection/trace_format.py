@@ -186,6 +186,19 @@ class TracedInfluence:
 
 
 @dataclass(frozen=True)
+class TracedPredictions:
+    """What a model predicts at each place of a text: how probable each token is, and which ones are most probable."""
+
+    side: str
+    log_probabilities: tuple[float | None, ...]
+    """One for each token of the side; None where the model predicts nothing, such as the first token of a text."""
+    candidates: tuple[tuple[str, ...], ...] = ()
+    """The most probable tokens at each place, the best first. One row more than tokens: the last is what comes next."""
+    candidate_log_probabilities: tuple[tuple[float, ...], ...] = ()
+    """One for each candidate."""
+
+
+@dataclass(frozen=True)
 class AttentionEntry:
     """An attention in the header."""
 
@@ -208,7 +221,7 @@ def dump_header(trace: "Trace", facts: Sequence[Mapping[str, Any]]) -> str:
         {"name": one.name, "layer": one.layer, "kind": one.kind, "queries": one.queries, "keys": one.keys,
          "heads": one.heads, **fact} for one, fact in zip(trace.attentions, facts, strict=True)]
     for key, part in (("written", trace.written), ("alignment", trace.alignment), ("search", trace.search),
-                      ("influence", trace.influence)):
+                      ("influence", trace.influence), ("predictions", trace.predictions)):
         table[key] = None if part is None else dataclasses.asdict(part)
     return json.dumps(_without_none(table), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -269,38 +282,34 @@ class _SidesReader(ValueReader):
         return TracedImage(entry.height, entry.width, entry.channels, pixels)
 
 
-class _MatrixReader(ValueReader):
-    """Reads rows of numbers, in which null is a number that is not defined."""
+class _NumbersReader(ValueReader):
+    """Reads an array of numbers, in which null is a number that is not defined."""
 
-    expected = "an array of rows, each of numbers or null"
+    expected = "an array of numbers or null"
 
-    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> tuple[tuple[float | None, ...], ...]:
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> tuple[float | None, ...]:
         if not isinstance(value, list):
             found.append(config.value_problem(path, self.expected, value))
             return ()
         number = ScalarReader(float, None)
-        rows = []
-        for index, row in enumerate(value):
-            if not isinstance(row, list):
-                found.append(config.value_problem((*path, index), "an array of numbers or null", row))
-                continue
-            rows.append(tuple(None if one is None else number.read(one, (*path, index, at), found)
-                              for at, one in enumerate(row)))
-        return tuple(rows)
+        return tuple(None if one is None else number.read(one, (*path, at), found) for at, one in enumerate(value))
 
 
-class _InfluenceReader(ValueReader):
-    """Reads the influence of the input on the output."""
+class _ObjectReader(ValueReader):
+    """Reads one object with these keys."""
 
     expected = "an object"
 
-    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> TracedInfluence | None:
+    def __init__(self, keys: Mapping[str, KeySpec], made: Any) -> None:
+        self.keys, self.made = keys, made
+
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> Any:
         if not isinstance(value, Mapping):
             found.append(config.value_problem(path, self.expected, value))
             return None
         already = len(found)
-        read = config.read_keys(_INFLUENCE_KEYS, value, path, found)
-        return None if len(found) > already else TracedInfluence(**read)
+        read = config.read_keys(self.keys, value, path, found)
+        return None if len(found) > already else self.made(**read)
 
 
 class _MaskReader(ValueReader):
@@ -321,22 +330,16 @@ class _MaskReader(ValueReader):
 class _ObjectsReader(ValueReader):
     """Reads an array of objects with these keys."""
 
+    expected = "an array of objects"
+
     def __init__(self, keys: Mapping[str, KeySpec], made: Any) -> None:
-        self.keys, self.made, self.expected = keys, made, "an array of objects"
+        self.element = _ObjectReader(keys, made)
 
     def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> tuple[Any, ...]:
         if not isinstance(value, list):
             found.append(config.value_problem(path, self.expected, value))
             return ()
-        return tuple(self._one(part, (*path, number), found) for number, part in enumerate(value))
-
-    def _one(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> Any:
-        if not isinstance(value, Mapping):
-            found.append(config.value_problem(path, "an object", value))
-            return None
-        already = len(found)
-        read = config.read_keys(self.keys, value, path, found)
-        return None if len(found) > already else self.made(**read)
+        return tuple(self.element.read(part, (*path, number), found) for number, part in enumerate(value))
 
 
 @dataclass(frozen=True)
@@ -371,7 +374,11 @@ _SIDE_KEYS = {
 _INFLUENCE_KEYS = {
     "rows": config.type_spec(str, "rows"), "columns": config.type_spec(str, "columns"),
     "tokens": config.type_spec(tuple[tuple[int, ...], ...], "tokens"),
-    "values": KeySpec(_MatrixReader(), optional=False)}
+    "values": KeySpec(config.ArrayReader(_NumbersReader()), optional=False)}
+_PREDICTION_KEYS = {
+    "side": config.type_spec(str, "side"), "log_probabilities": KeySpec(_NumbersReader(), optional=False),
+    "candidates": _optional_key(tuple[tuple[str, ...], ...]),
+    "candidate_log_probabilities": _optional_key(tuple[tuple[float, ...], ...])}
 _ATTENTION_KEYS = {
     **{key: config.type_spec(str, key) for key in ("name", "queries", "keys")},
     "heads": config.type_spec(int, "heads"), "layer": config.type_spec(int | None, "layer"),
@@ -383,7 +390,8 @@ _HEADER_KEYS = {
     "attentions": KeySpec(_ObjectsReader(_ATTENTION_KEYS, AttentionEntry), optional=False),
     "written": _optional_key(GeneratedTokens | None), "alignment": _optional_key(AlignmentPointer | None),
     "search": _optional_key(TracedSearch | None),
-    "influence": KeySpec(_InfluenceReader(), optional=True, required=False)}
+    "influence": KeySpec(_ObjectReader(_INFLUENCE_KEYS, TracedInfluence), optional=True, required=False),
+    "predictions": KeySpec(_ObjectReader(_PREDICTION_KEYS, TracedPredictions), optional=True, required=False)}
 
 
 def _side_table(side: TraceSide) -> dict[str, Any]:
