@@ -96,8 +96,8 @@ export function pictureReading(app, number, room) {
     detail,
     mutedText(
       mode === "mattered"
-        ? `What mattered: how much less likely the label becomes when ${blocks ? "a block of patches" : "a patch"} is ` +
-            `replaced by grey.${blocks && trace.refines ? " Click a block to see its patches." : ""}`
+        ? `What mattered: how much less likely the label becomes when ${blocks ? "a block of patches" : "a patch"} ` +
+            `is replaced by grey.${blocks && trace.refines ? " Click a block to see its patches." : ""}`
         : `Where it looked: ${attentionTitle(trace, one)}, ${head}. Point at a patch to see what it looked at; ` +
             "otherwise it is the class token, or the mean of all rows."
     ),
