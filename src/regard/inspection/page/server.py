@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from http import HTTPStatus
@@ -324,7 +324,7 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
         known = {path: partial(self._send_answer, answer) for path, answer in posted.items()}
         self._answer(known, "GET", ("", "map.json"))
 
-    def _answer(self, known: "dict[str, Callable[[str], None]]", other: str, others: Sequence[str]) -> None:
+    def _answer(self, known: Mapping[str, Callable[[str], None]], other: str, others: Sequence[str]) -> None:
         try:
             self._check_sender()
             path, query = self._target()

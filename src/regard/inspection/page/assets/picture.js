@@ -4,9 +4,11 @@
 import { selectedAttention, selectionControls } from "./alignment.js";
 import { mutedText, patchFigure, toggle } from "./controls.js";
 import { fill, make } from "./dom.js";
-import { extent, formatPercent, formatWeight } from "./numbers.js";
+import { extent, formatFixed, formatPercent, formatWeight } from "./numbers.js";
 import { attentionTitle, isSmall, wholeMatrix } from "./planes.js";
+import { labelVerdict } from "./predictions.js";
 import { leaveOut, missingInfluence } from "./refining.js";
+import { MIN_EFFECT } from "./verdict.js";
 import { decodeBytes } from "./weights.js";
 
 /** @type {[string, string][]} */
@@ -90,6 +92,7 @@ export function pictureReading(app, number, room) {
   const head = chosen.head < 0 ? "mean of all heads" : `head ${chosen.head}`;
   fill(
     room,
+    make("p", { class: "verdict" }, ...labelVerdict(trace), effect ? strongestPatch(grid, effect, blocks) : ""),
     effect ? toggle("Show", TWO_MODES, mode, (show) => app.navigate({ show })) : null,
     mode === "looked" ? selectionControls(app, number, chosen, "") : null,
     figures,
@@ -183,6 +186,21 @@ function showPictures(side, picture, effect, values, room, detail, refine) {
       detail.textContent = "";
     });
   }
+}
+
+/**
+ * The patch that mattered most, in words.
+ * @param {[number, number]} grid
+ * @param {Float32Array} effect
+ * @param {boolean} blocks whether patches were made grey in blocks
+ */
+function strongestPatch([, columns], effect, blocks) {
+  const { high } = extent(effect);
+  const at = effect.indexOf(high);
+  const what = blocks ? "block of patches" : "patch";
+  if (high < MIN_EFFECT) return `No ${what} mattered by itself: at most ${formatFixed(high, 2)} nats.`;
+  const place = `The ${what} at row ${Math.floor(at / columns) + 1}, column ${(at % columns) + 1}`;
+  return `${place} mattered most: ${formatFixed(high, 2)} nats.`;
 }
 
 /** Whether patches were made grey in blocks. @param {Trace} trace */

@@ -13,7 +13,9 @@ const SURPRISING = 2.3; // nats of a word that the first line names: less likely
 /** @typedef {{text: string, probability: number}} Candidate */
 /**
  * For each word its probability, null if there is none, and other candidates; and the candidates for what comes next.
- * @typedef {{sure: (number | null)[], rivals: Candidate[][], next: Candidate[], labels: boolean}} Predicted
+ * `own` says that they are what the model itself wrote, and `labels` that they are labels.
+ * @typedef {{sure: (number | null)[], rivals: Candidate[][], next: Candidate[], own: boolean,
+ *   labels: boolean}} Predicted
  */
 
 /**
@@ -31,7 +33,7 @@ export function predictedWords(trace, side, units) {
     const moved = units.map((unit) => ({ ...unit, first: unit.first - offset, last: unit.last - offset }));
     const own = wordProbabilities(written, moved);
     const sure = own.map((one, at) => (moved[at].first >= 0 ? one : null));
-    return { sure, rivals: units.map(() => []), next: [], labels: false };
+    return { sure, rivals: units.map(() => []), next: [], own: written.side === side, labels: false };
   }
   const { tokens } = trace.sides[side];
   const labels = side === "labels";
@@ -44,6 +46,7 @@ export function predictedWords(trace, side, units) {
     }),
     rivals: units.map((unit) => rivalsIn(predictions, tokens, unit, labels)),
     next: candidatesAt(predictions, tokens.length, []),
+    own: labels,
     labels
   };
 }
@@ -122,13 +125,13 @@ export function shadeSurprisal({ sure, labels }, words) {
  * @param {Predicted} predicted
  * @param {Unit[]} units
  */
-export function surpriseVerdict({ sure, rivals, next, labels }, units) {
+export function surpriseVerdict({ sure, rivals, next, own }, units) {
   const nats = sure.map((one) => (one !== null && one > 0 ? -Math.log(one) : 0));
-  const least = labels ? -Math.log(0.6) : SURPRISING;
+  const least = own ? -Math.log(0.6) : SURPRISING;
   const order = largest(nats, 3).filter((at) => nats[at] >= least);
   const blanks = [...units.keys()].filter((at) => sure[at] === null && rivals[at].length);
   const told = order.flatMap((at, k) => [
-    k ? ", " : labels ? "The model doubted: " : "Most surprising: ",
+    k ? ", " : own ? "The model doubted " : "Most surprising: ",
     isolatedText(units[at].name),
     ` (${formatPercent(sure[at] ?? 0)}${rivals[at][0] ? "; " : ""}`,
     ...(rivals[at][0] ? [isolatedText(rivals[at][0].text), ` ${formatPercent(rivals[at][0].probability)}`] : []),
@@ -177,4 +180,19 @@ export function meanSurprisal({ sure, labels }) {
     "The shade of a word, and the line under it, show its surprisal, −log p: on average " +
     `${formatFixed(mean, 2)} nats a word.`
   );
+}
+
+/**
+ * The label of a text or an image, with its probability and the next labels; nothing if the trace has no label.
+ * @param {Trace} trace
+ * @returns {(Node | string)[]}
+ */
+export function labelVerdict(trace) {
+  const { influence, predictions, written } = trace;
+  const side = predictions?.side ?? influence?.rows ?? "";
+  const label = trace.sides[side]?.tokens.length === 1 ? isolatedText(trace.sides[side].tokens[0]) : null;
+  if (!label || written?.side !== side) return label ? [label, ": "] : [];
+  const others = predictions ? candidatesAt(predictions, 0, []).slice(1, 4) : [];
+  const sure = formatPercent(Math.exp(written.log_probabilities[0]));
+  return [label, ` (${sure}`, ...(others.length ? ["; ", ...listOf(others)] : []), "). "];
 }

@@ -9,8 +9,7 @@ import { clamp, formatCount, formatFixed, formatPercent, largest } from "./numbe
 import { TWO_MODES } from "./picture.js";
 import { attentionTitle, groupTokens } from "./planes.js";
 import {
-  candidatesAt,
-  listOf,
+  labelVerdict,
   meanSurprisal,
   predictedWords,
   predictionOf,
@@ -20,12 +19,13 @@ import {
 } from "./predictions.js";
 import { groupHint, groupText, groupWords, leaveOut, missingInfluence } from "./refining.js";
 import { directionOf, readableUnits, textOf, visibleText } from "./text.js";
-import { columnSums, readInfluence } from "./verdict.js";
+import { columnSums, MIN_EFFECT, readInfluence } from "./verdict.js";
 import { attentionSize } from "./weights.js";
 
 const MAX_SHADED = 4000; // words of a text that is shown as words
 const LABEL_COLOURS = 6;
 const MIN_NATS = 0.3; // of the darkest shade
+const MAX_NOTED = 60; // words of a text that has numbers under its words
 const NOT_ONE = "No single word mattered. ";
 const TOGETHER = "Words with a dotted line were left out together with their neighbours.";
 
@@ -72,11 +72,13 @@ export function textReading(app, number, room) {
         ? `Point at a word to shade what it looked at (${attentionTitle(trace, one)}, ${head}); click it to keep that.`
         : effect?.whole
           ? "Shaded: the words without which the label is less likely. Leaving a word out can break the grammar."
-          : "Point at a word to shade the words without which it is less likely; click it to keep that. Leaving a " +
-            "word out can break the grammar, and of two words that say the same, each seems to have no effect.",
+          : `Point at a word to shade the words without which ${labelled ? "its label" : "it"} is less likely; click ` +
+            "it to keep that. Leaving a word out can break the grammar, and of two words that say the same, each " +
+            "seems to have no effect.",
       mode === "mattered" && effect?.groups.length ? ` ${TOGETHER}` : ""
     ),
     labelled ? labelTrack(trace, names, columns) : null,
+    mode === "mattered" && effect?.whole ? effectTrack(effect, columns) : null,
     make(
       "div",
       { class: rows === columns ? "" : "two-texts" },
@@ -133,7 +135,7 @@ function firstLine(trace, effect, predicted, { rows, columns }) {
  * @returns {(Node | string)[]}
  */
 function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) {
-  const order = strongestParts(columnSums(matrix), groups, 3).filter(({ value }) => value >= 0.15);
+  const order = strongestParts(columnSums(matrix), groups, 3).filter(({ value }) => value >= MIN_EFFECT);
   const named = (/** @type {number[][]} */ list) =>
     list.flatMap((part, k) => [k ? ", " : "", isolatedText(groupText(trace.sides[side], units, part))]);
   const alone = idle.filter((j) => !groups.some((group) => group.includes(j)));
@@ -146,16 +148,6 @@ function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) 
       ? ["Without effect: ", ...named(without.slice(0, 6)), more > 0 ? ` and ${more} more.` : "."]
       : [])
   ];
-}
-
-/** The label of a text, with its probability and the next labels. @param {Trace} trace @returns {(Node | string)[]} */
-function labelVerdict(trace) {
-  const { influence, predictions, written } = trace;
-  if (!influence) return [];
-  const label = isolatedText(trace.sides[influence.rows].tokens[0]);
-  const others = predictions?.side === influence.rows ? candidatesAt(predictions, 0, []).slice(1, 4) : [];
-  const sure = written ? ` (${formatPercent(Math.exp(written.log_probabilities[0]))}` : "";
-  return [label, sure, ...(others.length && sure ? ["; ", ...listOf(others)] : []), sure ? "): " : ": "];
 }
 
 /**
@@ -260,6 +252,22 @@ function labelTrack(trace, names, text) {
 }
 
 /**
+ * Write under each word of a short text what it adds to the label, in nats.
+ * @param {Effect} effect
+ * @param {Paragraph} text
+ */
+function effectTrack({ matrix, groups }, { units, words }) {
+  if (units.length > MAX_NOTED) return null;
+  units.forEach((_, at) => {
+    const group = groups.find((one) => one.includes(at));
+    const nats = matrix.values[at] * (group?.length ?? 1);
+    const told = group && at !== group[0] ? "" : formatFixed(nats, 2);
+    make("span", { class: "labelled" }, words[at], make("small", { class: nats < 0 ? "note against" : "note" }, told));
+  });
+  return mutedText("Under a word: how many nats the label loses without it. A negative word speaks against the label.");
+}
+
+/**
  * Shade the words that the active word looked at; the strongest are named below.
  * @param {App} app
  * @param {number} number
@@ -302,12 +310,13 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
     if (request !== asked) return;
     const strongest = weights ? strongestParts(weights, groups, 5).filter(({ value }) => value >= 0.01) : [];
     const [first] = strongest;
+    const marked = !effect || first?.value >= MIN_EFFECT;
     const high = Math.max(effect ? MIN_NATS : 0, weights && first ? first.value / first.words.length : 1);
     area?.classList.toggle("rest", !weights);
     columns.words.forEach((word, j) => {
       const share = weights ? clamp(0, weights[j] / high, 1) : 0;
       word.classList.toggle("far", share >= 0.03);
-      word.classList.toggle("most", Boolean(first?.words.includes(j)));
+      word.classList.toggle("most", marked && Boolean(first?.words.includes(j)));
       if (share >= 0.03) word.style.setProperty("--share", share.toFixed(3));
       else word.style.removeProperty("--share");
     });

@@ -6,7 +6,7 @@ import { isSeparator } from "./text.js";
 /** A row of influence is shown as shares if its sum is above this number of nats. */
 const MIN_ROW = 0.3;
 /** A word has no effect if no output word changes by this number of nats without it. */
-const MIN_EFFECT = 0.15;
+export const MIN_EFFECT = 0.15;
 /** The sum of attention below which a word counts as not looked at. */
 const MIN_COVERAGE = 0.2;
 /** A word that the model gives a lower probability is doubted. */
