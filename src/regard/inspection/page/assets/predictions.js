@@ -60,9 +60,9 @@ export function predictedWords(trace, side, units) {
  */
 export function candidatesAt({ candidates, candidate_log_probabilities: logs }, place, before) {
   return (candidates?.[place] ?? []).map((token, k) => {
-    const text = [...before, token].join("").replaceAll("▁", " ").trim();
+    const text = [...before, token].join("").replaceAll("▁", " ");
     return {
-      text: isSeparator(token) ? "(end)" : text || visibleText(token),
+      text: isSeparator(token) ? "(end)" : visibleText(text.trim() || text),
       probability: Math.exp(logs?.[place]?.[k] ?? -Infinity)
     };
   });
@@ -79,7 +79,9 @@ function rivalsIn(predictions, tokens, { first, last }, labels) {
   let before = 0; // the log-probability of the tokens before
   /** @type {Candidate[]} */
   const found = [];
-  for (let t = first; t <= last; t++) {
+  // The first word of a text has no probability, and a blank has candidates at its one token.
+  const until = predictions.log_probabilities[first] === null ? first : last;
+  for (let t = first; t <= until; t++) {
     candidatesAt(predictions, t, labels ? [] : tokens.slice(first, t)).forEach(({ text, probability }, k) => {
       const own = labels ? k === 0 : predictions.candidates?.[t][k] === tokens[t];
       if (!own) found.push({ text, probability: probability * Math.exp(before) });
@@ -164,7 +166,8 @@ export function predictionOf({ sure, rivals, labels }, at) {
   const nats = probability && !labels ? `, ${formatFixed(-Math.log(probability), 2)} nats` : "";
   return [
     ...(probability === null ? [] : [` (${formatPercent(probability)}${nats})`]),
-    ...(rivals[at]?.length ? [make("span", { class: "quiet" }, " instead: "), ...listOf(rivals[at])] : [])
+    ".",
+    ...(rivals[at]?.length ? [make("span", { class: "quiet" }, " Instead: "), ...listOf(rivals[at]), "."] : [])
   ];
 }
 

@@ -135,7 +135,8 @@ function firstLine(trace, effect, predicted, { rows, columns }) {
  * @returns {(Node | string)[]}
  */
 function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) {
-  const order = strongestParts(columnSums(matrix), groups, 3).filter(({ value }) => value >= MIN_EFFECT);
+  const sums = columnSums(matrix).map((sum, j) => (idle.includes(j) ? 0 : sum));
+  const order = strongestParts(sums, groups, 3).filter(({ value }) => value >= MIN_EFFECT);
   const named = (/** @type {number[][]} */ list) =>
     list.flatMap((part, k) => [k ? ", " : "", isolatedText(groupText(trace.sides[side], units, part))]);
   const alone = idle.filter((j) => !groups.some((group) => group.includes(j)));
@@ -322,14 +323,15 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
     });
     if (rows !== columns && first) reveal(columns.words[first.words[0]]);
     if (at === null || !weights || effect?.whole) return fill(detail);
+    const it = predicted ? " It" : "";
     const told = strongest.flatMap(({ words, value }, k) => [
-      k ? ", " : effect ? " owes most to " : " looked at ",
+      k ? ", " : it + (effect ? " owes most to " : " looked at "),
       words.length > 1 ? refiner.button(words) : isolatedText(columns.units[words[0]].name),
       ` ${amount(value)}`
     ]);
     const own = make("strong", {}, isolatedText(rows.units[at].name));
-    const chances = predicted ? [...predictionOf(predicted, at), "."] : [];
-    const nothing = effect ? " owes nothing to one word" : " looked at nothing";
+    const chances = predicted ? predictionOf(predicted, at) : [];
+    const nothing = it + (effect ? " owes nothing to a single word" : " looked at nothing");
     fill(detail, own, ...chances, ...(told.length ? told : [nothing]), ".");
   };
   if (!area) return;
