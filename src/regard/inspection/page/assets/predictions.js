@@ -134,21 +134,28 @@ export function surpriseVerdict({ sure, rivals, next, own }, units) {
   const blanks = [...units.keys()].filter((at) => sure[at] === null && rivals[at].length);
   const told = order.flatMap((at, k) => [
     k ? ", " : own ? "The model doubted " : "Most surprising: ",
-    isolatedText(units[at].name),
+    make("em", {}, isolatedText(units[at].name)),
     ` (${formatPercent(sure[at] ?? 0)}${rivals[at][0] ? "; " : ""}`,
     ...(rivals[at][0] ? [isolatedText(rivals[at][0].text), ` ${formatPercent(rivals[at][0].probability)}`] : []),
     ")"
   ]);
   return [
     ...(told.length ? [...told, ". "] : []),
-    ...blanks.slice(0, 5).flatMap((at) => [isolatedText(units[at].name), ": ", ...listOf(rivals[at]), ". "]),
+    ...blanks.slice(0, 5).flatMap((at) => {
+      return [make("em", {}, isolatedText(units[at].name)), ": ", ...listOf(rivals[at]), ". "];
+    }),
     ...(next.length ? ["Next: ", ...listOf(next.slice(0, MAX_RIVALS)), ". "] : [])
   ];
 }
 
-/** "cat 31 %, dog 12 %". @param {Candidate[]} candidates @returns {(Node | string)[]} */
+/**
+ * "cat 31 %, dog 12 %"; only the first may be below 1 %.
+ * @param {Candidate[]} candidates
+ * @returns {(Node | string)[]}
+ */
 export function listOf(candidates) {
-  return candidates.flatMap(({ text, probability }, k) => [
+  const shown = candidates.filter(({ probability }, k) => !k || probability >= 0.01);
+  return shown.flatMap(({ text, probability }, k) => [
     k ? ", " : "",
     isolatedText(text),
     ` ${formatPercent(probability)}`

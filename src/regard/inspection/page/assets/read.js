@@ -426,7 +426,8 @@ function verdictLine(reading, facts, pin) {
   });
   /** @param {number} weight @param {HTMLElement} where */
   function lookedAt(weight, where) {
-    return [`It was looked at (${formatFixed(weight, 2)} while writing `, where, "), and changed nothing. "];
+    const end = make("span", { class: "fact-end" }, where, "),");
+    return [`It was looked at (${formatFixed(weight, 2)} while writing `, end, " and changed nothing. "];
   }
   const nothing = influence
     ? "Every word mattered."

@@ -27,6 +27,7 @@ const LABEL_COLOURS = 6;
 const MIN_NATS = 0.3; // of the darkest shade
 const MAX_NOTED = 60; // words of a text that has numbers under its words
 const NOT_ONE = "No single word mattered. ";
+const TURN = "From here on the model wrote the text.";
 const TOGETHER = "Words with a dotted line were left out together with their neighbours.";
 
 /** @typedef {{side: string, units: Unit[], words: HTMLElement[]}} Paragraph */
@@ -138,7 +139,10 @@ function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) 
   const sums = columnSums(matrix).map((sum, j) => (idle.includes(j) ? 0 : sum));
   const order = strongestParts(sums, groups, 3).filter(({ value }) => value >= MIN_EFFECT);
   const named = (/** @type {number[][]} */ list) =>
-    list.flatMap((part, k) => [k ? ", " : "", isolatedText(groupText(trace.sides[side], units, part))]);
+    list.flatMap((part, k) => [
+      k ? ", " : "",
+      make("em", {}, isolatedText(groupText(trace.sides[side], units, part)))
+    ]);
   const alone = idle.filter((j) => !groups.some((group) => group.includes(j)));
   const without = [...groups.filter((group) => idle.includes(group[0])), ...alone.map((j) => [j])];
   const more = without.length - 6;
@@ -191,10 +195,17 @@ function block(trace, { side, units, words }) {
     const [own, next] = [units[at], units[at + 1]].map((unit) => spans?.[unit?.word ?? -1]);
     return own && next && own.end === next.start;
   };
+  const { written } = trace;
+  const offset = written && written.side !== side ? writtenOffset(trace, side, written.side) : null;
+  const turn = offset === null ? -1 : units.findIndex(({ first }) => first >= offset);
   return make(
     "div",
     { class: "shaded", role: "group", "aria-label": side, dir: directionOf(textOf(trace.sides[side])) },
-    ...words.flatMap((word, at) => [word.parentElement ?? word, joined(at) ? "" : " "])
+    ...words.flatMap((word, at) => [
+      at && at === turn ? make("span", { class: "turn", title: TURN, "aria-label": TURN, role: "img" }, "▸ ") : "",
+      word.parentElement ?? word,
+      joined(at) ? "" : " "
+    ])
   );
 }
 
