@@ -67,6 +67,7 @@ export function textReading(app, number, room) {
     room,
     firstLine(trace, effect, predicted, { rows, columns }),
     effect ? toggle("Show", TWO_MODES, mode, (show) => app.navigate({ show })) : null,
+    effect ? null : mutedText(...missingInfluence(app, number)),
     mode === "looked" ? selectionControls(app, number, chosen, "") : null,
     mutedText(
       mode === "looked"
@@ -87,8 +88,7 @@ export function textReading(app, number, room) {
       block(trace, rows)
     ),
     detail,
-    mean && mutedText(mean),
-    effect ? null : mutedText(...missingInfluence(app, number))
+    mean && mutedText(mean)
   );
   follow(app, number, chosen, { rows, columns }, detail, mode === "mattered" ? effect : null, predicted);
 }
