@@ -282,7 +282,7 @@ class _SidesReader(ValueReader):
         return TracedImage(entry.height, entry.width, entry.channels, pixels)
 
 
-class _NumbersReader(ValueReader):
+class _SparseNumbersReader(ValueReader):
     """Reads an array of numbers, in which null is a number that is not defined."""
 
     expected = "an array of numbers or null"
@@ -374,9 +374,9 @@ _SIDE_KEYS = {
 _INFLUENCE_KEYS = {
     "rows": config.type_spec(str, "rows"), "columns": config.type_spec(str, "columns"),
     "tokens": config.type_spec(tuple[tuple[int, ...], ...], "tokens"),
-    "values": KeySpec(config.ArrayReader(_NumbersReader()), optional=False)}
+    "values": KeySpec(config.ArrayReader(_SparseNumbersReader()), optional=False)}
 _PREDICTION_KEYS = {
-    "side": config.type_spec(str, "side"), "log_probabilities": KeySpec(_NumbersReader(), optional=False),
+    "side": config.type_spec(str, "side"), "log_probabilities": KeySpec(_SparseNumbersReader(), optional=False),
     "candidates": _optional_key(tuple[tuple[str, ...], ...]),
     "candidate_log_probabilities": _optional_key(tuple[tuple[float, ...], ...])}
 _ATTENTION_KEYS = {
