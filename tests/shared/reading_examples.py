@@ -1,6 +1,7 @@
 """Traces for the view "Read": a word without effect, results that part, an image; as documents of pages."""
 
 import base64
+from dataclasses import replace
 
 import torch
 import trace_examples
@@ -14,6 +15,8 @@ from regard.inspection.trace_format import (
     GeneratedTokens,
     SearchNode,
     TracedAttention,
+    TracedInfluence,
+    TracedPredictions,
     TracedSearch,
     TraceSide,
 )
@@ -67,6 +70,30 @@ def with_influence(trace=None):
     table["traces"][0]["influence"] = {"rows": "target", "columns": "source", "tokens": [[at] for at in range(5)],
                                        "values": MATTERED}
     return table
+
+
+def leave_out(numbers):
+    """The influence of some words of `reading`, each alone; of all, in two groups whose values are sums."""
+    groups = ((0, 1), (2, 3, 4)) if numbers is None else tuple((number,) for number in numbers)
+    values = tuple(tuple(sum(row[number] or 0.0 for number in group) for group in groups) for row in MATTERED)
+    return TracedInfluence("target", "source", groups, values)
+
+
+def in_groups(**options):
+    """`reading` with the influence of two groups of words, and without a model."""
+    return replace(reading(), influence=leave_out(None), **options)
+
+
+def predicted():
+    """A text that a language model reads: how probable each of four words is, and what else was likely."""
+    words = ["the", "big", "dog", "sleeps"]
+    look = trace_examples.looks(2, 4, 4, seed=4, mask=Causal())
+    influence = TracedInfluence("text", "text", ((0,), (1, 2)), ((None, None), (0.5, None), (0.1, None), (0.2, 3.0)))
+    likely = ((), ("▁big", "▁cat"), ("▁cat", "▁house", "▁dog"), ("▁sleeps", "▁eats"), (".", "▁in"))
+    predictions = TracedPredictions("text", (None, -0.5, -4.0, -0.1), likely,
+                                    ((), (-0.5, -2.0), (-0.2, -3.0, -4.0), (-0.1, -3.0), (-0.3, -1.5)))
+    return Trace({"text": side(words)}, (TracedAttention("decoder.0.self", "text", "text", look, 0, "self"),),
+                 " ".join(words), "lm", influence=influence, predictions=predictions)
 
 
 def labelled():

@@ -128,6 +128,11 @@ def test_signed_maps_are_said_to_be_no_probabilities(chromium, filed, signed):
         page = visit.open("read", matrix="yes")
         browser_visits.until(page, "() => document.querySelector('.legend canvas')")
         assert ("not probabilities" in page.locator(".legend figcaption").first.inner_text()) is signed
+        page = visit.open("heads")
+        browser_visits.until(page, "() => /strongest/.test(document.querySelector('.card')?.textContent ?? '')")
+        told = page.locator(".card").first.inner_text()
+        assert ("looks at" in told) is not signed
+        assert "NaN" not in told
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import math
 import random
 import re
 import shutil
@@ -506,6 +507,38 @@ def test_influence_of_words_is_the_sum_over_tokens(tmp_path):
     assert idle == [1]  # never 0.15 in a word or in the end; the point is punctuation
     assert shares[:3] == pytest.approx([3 / 3.05, 0, 0.05 / 3.05], abs=1e-6)
     assert shares[3:] == [0, 0, 0]  # 0.2 nats in all say nothing
+
+
+def test_finer_columns_take_the_place_of_their_group(tmp_path):
+    whole = {"rows": "t", "columns": "s", "tokens": [[0, 1], [2, 3], [4]],
+             "values": [[1.0, 2.0, 3.0], [4.0, None, 6.0]]}
+    finer = {"rows": "t", "columns": "s", "tokens": [[3], [2]], "values": [[0.5, 1.5], [0.1, 0.2]]}
+    merged = node_scripts.run(tmp_path, ["refining"], "return refining.mergeInfluence(given.whole, given.finer);",
+                              whole=whole, finer=finer)
+    assert merged["tokens"] == [[0, 1], [2], [3], [4]]
+    assert merged["values"] == [[1.0, 1.5, 0.5, 3.0], [4.0, 0.2, 0.1, 6.0]]
+    alone = node_scripts.run(tmp_path, ["refining"], "return refining.mergeInfluence(null, given.finer);", finer=finer)
+    assert alone == finer
+
+
+def test_rivals_of_a_word_of_two_tokens_are_those_of_either(tmp_path):
+    """The probability of one at the second token is that of the first token times its own."""
+    tokens = ["▁a", "▁gar", "den"]
+    predictions = {"side": "text", "log_probabilities": [None, math.log(0.5), math.log(0.25)],
+                   "candidates": [[], ["▁gar", "▁house"], ["age", "den", "▁"], ["</s>", "▁in"]],
+                   "candidate_log_probabilities": [[], [math.log(0.5), math.log(0.2)],
+                                                   [math.log(0.7), math.log(0.25), math.log(0.01)],
+                                                   [math.log(0.9), math.log(0.1)]]}
+    units = [{"name": "a", "first": 0, "last": 0}, {"name": "garden", "first": 1, "last": 2}]
+    trace = {"sides": {"text": {"tokens": tokens}}, "predictions": predictions}
+    found = node_scripts.run(tmp_path, ["predictions"],
+                             'return predictions.predictedWords(given.trace, "text", given.units);', trace=trace,
+                             units=units)
+    assert found["sure"][0] is None
+    assert found["sure"][1] == pytest.approx(0.125)
+    assert [one["text"] for one in found["rivals"][1]] == ["garage", "house", "gar"]
+    assert [one["probability"] for one in found["rivals"][1]] == pytest.approx([0.35, 0.2, 0.005])
+    assert [one["text"] for one in found["next"]] == ["(end)", "in"]
 
 
 def test_a_word_that_only_ends_the_output_has_an_effect(tmp_path):

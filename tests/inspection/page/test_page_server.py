@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from regard.inspection.page.server import (
     parse_numbers,
     parse_what_if,
 )
+from regard.inspection.trace_format import TracedInfluence
 
 LARGE = 300
 SKELETON = ('<title>{{title}}</title><meta content="{{policy}}"><style>{{style}}</style>'
@@ -219,7 +221,8 @@ def test_a_link_may_be_followed_from_anywhere(serving):
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [
-    ("POST", "", 405), ("POST", "map.json", 405), ("GET", "translate.json", 405), ("PUT", "", 501),
+    ("POST", "", 405), ("POST", "map.json", 405), ("GET", "translate.json", 405),
+    ("GET", "influence.json", 405), ("PUT", "", 501),
     ("DELETE", "map.json", 501), ("OPTIONS", "translate.json", 501), ("TRACE", "", 501)])
 def test_other_methods_are_refused(serving, method, path, status):
     got, headers, body = call(serving, path, method)
@@ -291,6 +294,61 @@ def test_traces_without_a_model_refuse_what_if():
         status, _, body = asks(running, {"text": "a"})
     assert status == 404
     assert "without a model" in json.loads(body)["error"]
+
+
+def left_out(words):
+    """Influence without a model: the number of each word, for two target tokens."""
+    if words is not None and max(words) > 4:
+        raise ValueError("`words` must be numbers of the 5 words.")
+    numbers = range(3) if words is None else words
+    rows = tuple(tuple(float(number) for number in numbers) for _ in range(6))
+    return TracedInfluence("target", "source", tuple((number,) for number in numbers), rows)
+
+
+def influence(serving, table):
+    status, _, body = call(serving, "influence.json", "POST", json.dumps(table), **{"Content-Type": "application/json"})
+    return status, json.loads(body)
+
+
+def test_words_of_a_trace_are_left_out_on_request():
+    trace = replace(trace_examples.translation(), leave_out=left_out)
+    with PageServer([trace, trace_examples.one_token()], what_if=lambda question: trace) as running:
+        _, _, body = call(running)
+        [found] = re.findall(r'<script type="application/json" id="page">([^<]*)</script>', body.decode())
+        first, second = json.loads(found)["traces"]
+        assert (first["number"], first["refines"], "refines" in second) == (0, True, False)
+        status, answer = influence(running, {"trace": 0, "words": [3, 1, 3]})
+        assert status == 200
+        assert answer["influence"]["tokens"] == [[3], [1]]
+        assert answer["influence"]["values"][0] == [3.0, 1.0]
+        assert influence(running, {})[1]["influence"]["tokens"] == [[0], [1], [2]]
+        status, answer = influence(running, {"trace": 0, "words": [9]})
+        assert (status, "5 words" in answer["error"]) == (400, True)
+        for number in (1, 2):  # without a model, and not there
+            status, answer = influence(running, {"trace": number, "words": [0]})
+            assert (status, "regard look" in answer["error"]) == (404, True)
+        asked = json.loads(asks(running, {"text": "a"})[2])["trace"]
+        assert (asked["number"], asked["refines"]) == (2, True)
+        assert influence(running, {"trace": 2, "words": [0]})[0] == 200
+
+
+def test_only_the_latest_answers_are_kept(monkeypatch):
+    monkeypatch.setattr(server, "MAX_KEPT", 2)
+    trace = replace(trace_examples.one_token(), leave_out=left_out)
+    with PageServer([trace], what_if=lambda question: trace) as running:
+        for _ in range(4):
+            asks(running, {"text": "a"})
+        assert [influence(running, {"trace": number, "words": [0]})[0] for number in range(6)] == [200, 404, 404, 200,
+                                                                                                  200, 404]
+    assert running.leave_out == {}
+
+
+@pytest.mark.parametrize("table", [{"words": []}, {"words": 3}, {"words": [1.5]}, {"words": [True]}, {"words": ["a"]},
+                                   {"trace": -1}, {"trace": "0"}, {"more": 1}, [], {"trace": True}])
+def test_other_requests_for_influence_are_refused(serving, table):
+    status, answer = influence(serving, table)
+    assert status == 400
+    assert answer["error"]
 
 
 @pytest.mark.parametrize("sent", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\x00\r\n\r\n",

@@ -342,10 +342,16 @@ class PageFacts(NamedTuple):
     """The forms of the data of all attentions."""
 
 
+def _shades_words(page: PageFacts) -> bool:
+    """Whether the view "Read" shows some text as a paragraph whose words are shaded."""
+    return page.asks or page.long or not page.pair or "overview" in page.forms
+
+
 OPTIONAL_MODULES: dict[str, Callable[[PageFacts], bool]] = {
+    "predictions.js": lambda page: page.image or _shades_words(page),
     "projected.js": lambda page: page.asks or "projected" in page.forms,
     "picture.js": lambda page: page.image,
-    "shading.js": lambda page: page.asks or page.long or not page.pair or "overview" in page.forms,
+    "shading.js": _shades_words,
     "comparison.js": lambda page: page.asks or page.several,
     "search_view.js": lambda page: page.asks or page.search,
     "try.js": lambda page: page.asks,

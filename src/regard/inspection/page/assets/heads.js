@@ -304,12 +304,13 @@ async function fillCard(app, number, card) {
     frame.replaceChildren(canvas);
     card.measured = await measureHead(app, number, card.attention, card.head);
     const found = card.measured;
+    const entropy = found?.entropy ?? NaN; // weights below 0 have none
     const nouns = trace.sides[trace.attentions[card.attention].keys].grid ? "patches" : "tokens";
     card.element.append(
       make(
         "span",
         {},
-        found ? `looks at ~${formatFixed(Math.exp(found.entropy), 1)} ${nouns}; ` : "",
+        entropy >= 0 ? `looks at ~${formatFixed(Math.exp(entropy), 1)} ${nouns}; ` : "",
         `strongest${size > 1 ? " block" : ""} ${formatTick(high)}`
       )
     );

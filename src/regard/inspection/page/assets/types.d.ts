@@ -9,6 +9,11 @@ interface Side {
 }
 /** What each token of the output loses, in nats, when the tokens of a column are left out. */
 interface Influence { rows: string; columns: string; tokens: number[][]; values: (number | null)[][] }
+/** How probable each token of a side was, and the most probable ones at each place; one row more is what comes next. */
+interface Predictions {
+  side: string; log_probabilities: (number | null)[]; candidates?: string[][];
+  candidate_log_probabilities?: number[][];
+}
 /** What one row or column of a map stands for: the tokens first..last, the word they make up, and the name to show. */
 interface Unit { name: string; first: number; last: number; word: number | null }
 type Mask = "causal" | "tensor" | { left: number | null; right: number | null } | null;
@@ -52,6 +57,9 @@ interface Trace {
   title?: string; model?: string; sides: Record<string, Side>; attentions: Attention[];
   written?: Written | null; alignment?: Pointer | null; search?: Search | null; influence?: Influence | null;
   heads?: MeasuredHeads | null;
+  predictions?: Predictions | null;
+  /** Of a served page: whether the influence of single words can be asked for, and the number to ask with. */
+  refines?: boolean; number?: number;
 }
 /** What stands in the page as JSON. `asks` says that a model can be asked, `file` what to give to `regard look`. */
 interface Page { version: number; served: boolean; asks?: boolean; title: string; file?: string; traces: Trace[] }
