@@ -333,8 +333,8 @@ class PageFacts(NamedTuple):
     image: bool
     long: bool
     """Whether a side has more tokens than the view "Read" shows as words with ribbons."""
-    pair: bool
-    """Whether the view "Read" shows two lines of words in every trace."""
+    paragraph: bool
+    """Whether some trace is neither an image nor a pair of texts: the view "Read" shows it as one text."""
     search: bool
     several: bool
     """Whether there are two heads or two traces to compare."""
@@ -345,7 +345,7 @@ class PageFacts(NamedTuple):
 OPTIONAL_MODULES: dict[str, Callable[[PageFacts], bool]] = {
     "projected.js": lambda page: page.asks or "projected" in page.forms,
     "picture.js": lambda page: page.image,
-    "shading.js": lambda page: page.asks or page.long or not page.pair or "overview" in page.forms,
+    "shading.js": lambda page: page.asks or page.long or page.paragraph or "overview" in page.forms,
     "comparison.js": lambda page: page.asks or page.several,
     "search_view.js": lambda page: page.asks or page.search,
     "try.js": lambda page: page.asks,
@@ -359,11 +359,16 @@ def page_facts(document: JsonObject) -> PageFacts:
     traces = document["traces"]
     attentions = [one for trace in traces for one in trace["attentions"]]
     sides = [side for trace in traces for side in trace["sides"].values()]
-    return PageFacts(asks=bool(document.get("asks")), image=any("grid" in side for side in sides),
-                     long=any(len(side["tokens"]) > LONG_TEXT for side in sides), pair=all(map(_reads_pair, traces)),
+    return PageFacts(asks=bool(document.get("asks")), image=any(map(_has_image, traces)),
+                     long=any(len(side["tokens"]) > LONG_TEXT for side in sides),
+                     paragraph=not all(_has_image(trace) or _reads_pair(trace) for trace in traces),
                      search=any(trace.get("search") for trace in traces),
                      several=sum(one["heads"] for one in attentions) > 1,
                      forms=frozenset(one["data"]["kind"] for one in attentions))
+
+
+def _has_image(trace: JsonObject) -> bool:
+    return any("grid" in side for side in trace["sides"].values())
 
 
 def _reads_pair(trace: JsonObject) -> bool:
