@@ -333,8 +333,8 @@ class PageFacts(NamedTuple):
     image: bool
     long: bool
     """Whether a side has more tokens than the view "Read" shows as words with ribbons."""
-    pair: bool
-    """Whether the view "Read" shows two lines of words in every trace."""
+    paragraph: bool
+    """Whether some trace is neither an image nor a pair of texts: the view "Read" shows it as one text."""
     search: bool
     several: bool
     """Whether there are two heads or two traces to compare."""
@@ -344,7 +344,7 @@ class PageFacts(NamedTuple):
 
 def _shades_words(page: PageFacts) -> bool:
     """Whether the view "Read" shows some text as a paragraph whose words are shaded."""
-    return page.asks or page.long or not page.pair or "overview" in page.forms
+    return page.asks or page.long or page.paragraph or "overview" in page.forms
 
 
 OPTIONAL_MODULES: dict[str, Callable[[PageFacts], bool]] = {
@@ -365,11 +365,16 @@ def page_facts(document: JsonObject) -> PageFacts:
     traces = document["traces"]
     attentions = [one for trace in traces for one in trace["attentions"]]
     sides = [side for trace in traces for side in trace["sides"].values()]
-    return PageFacts(asks=bool(document.get("asks")), image=any("grid" in side for side in sides),
-                     long=any(len(side["tokens"]) > LONG_TEXT for side in sides), pair=all(map(_reads_pair, traces)),
+    return PageFacts(asks=bool(document.get("asks")), image=any(map(_has_image, traces)),
+                     long=any(len(side["tokens"]) > LONG_TEXT for side in sides),
+                     paragraph=not all(_has_image(trace) or _reads_pair(trace) for trace in traces),
                      search=any(trace.get("search") for trace in traces),
                      several=sum(one["heads"] for one in attentions) > 1,
                      forms=frozenset(one["data"]["kind"] for one in attentions))
+
+
+def _has_image(trace: JsonObject) -> bool:
+    return any("grid" in side for side in trace["sides"].values())
 
 
 def _reads_pair(trace: JsonObject) -> bool:
