@@ -17,7 +17,7 @@ from reading_examples import LOGS, LOOKED, MATTERED, SOURCE, TARGET
 
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
-from regard.inspection.trace_format import TracedAttention, TracedInfluence, TraceSide
+from regard.inspection.trace_format import TracedAttention, TracedInfluence, TracedPredictions, TraceSide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 SCREENS = {"desk": (1440, 900), "phone": (390, 844)}
@@ -381,6 +381,21 @@ def test_a_text_that_a_language_model_reads(chromium):
         page.locator(".detail .rival").click()
         browser_visits.until(page, "() => /big 2\\.50 nats/.test(document.querySelector('.detail').textContent)")
         assert page.locator(".shaded .w.most").all_inner_texts() == ["big"]
+
+
+def test_a_text_with_a_blank_names_what_fills_it(chromium, filed):
+    tokens = ("▁The", "▁black", "<mask>", "▁sle", "eps", ".")
+    look = trace_examples.looks(1, 6, 6)
+    predictions = TracedPredictions("text", (None,) * 6, ((), (), ("▁cat", "▁dog"), (), (), ()),
+                                    ((), (), (-0.5, -2.0), (), (), ()))
+    trace = Trace({"text": TraceSide(tokens, "The black ___ sleeps.")},
+                  (TracedAttention("encoder.0.self", "text", "text", look, 0, "self"),), predictions=predictions)
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .w")
+        assert "<mask>: cat 61 %, dog 14 %" in page.locator(".verdict").inner_text()
+        assert page.locator(".shaded").inner_text() == "The black <mask> sleeps."
+        assert "What mattered" not in page.locator(".reading").inner_text()
 
 
 def test_a_classified_text_has_its_labels_and_what_each_word_adds(chromium):
