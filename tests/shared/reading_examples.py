@@ -15,6 +15,7 @@ from regard.inspection.trace_format import (
     GeneratedTokens,
     SearchNode,
     TracedAttention,
+    TracedImage,
     TracedInfluence,
     TracedPredictions,
     TracedSearch,
@@ -94,6 +95,30 @@ def predicted():
                                     ((), (-0.5, -2.0), (-0.2, -3.0, -4.0), (-0.1, -3.0), (-0.3, -1.5)))
     return Trace({"text": side(words)}, (TracedAttention("decoder.0.self", "text", "text", look, 0, "self"),),
                  " ".join(words), "lm", influence=influence, predictions=predictions)
+
+
+def classified(**options):
+    """A text of three words with a label; the last two words were left out together."""
+    words = ["good", "old", "film"]
+    look = trace_examples.looks(2, 3, 3, seed=5)
+    label = TraceSide(("warm",), "warm", trace_examples.words("warm", ("warm", 0, 0)))
+    return Trace({"text": side(words), "label": label},
+                 (TracedAttention("encoder.0.self", "text", "text", look, 0, "self"),), " ".join(words), "judge",
+                 GeneratedTokens("label", (-0.2,)), influence=TracedInfluence("label", "text", ((0,), (1, 2)),
+                                                                              ((1.25, -0.5),)),
+                 predictions=TracedPredictions("label", (-0.2,), (("warm", "cold"),), ((-0.2, -1.7),)), **options)
+
+
+def patched(**options):
+    """An image of 2 × 2 patches that were made grey in two blocks, one above the other; the upper one matters."""
+    tokens = ("1,1", "1,2", "2,1", "2,2")
+    pixels = bytes(range(0, 160, 10))
+    image = TraceSide(tokens, grid=(2, 2), image=TracedImage(4, 4, 1, pixels))
+    return Trace({"image": image, "label": TraceSide(("cat",), "cat", trace_examples.words("cat", ("cat", 0, 0)))},
+                 (TracedAttention("encoder.0.self", "image", "image", trace_examples.looks(2, 4, 4), 0, "self"),),
+                 "a.png: cat, 90.0%", "seer", GeneratedTokens("label", (-0.1,)),
+                 influence=TracedInfluence("label", "image", ((0, 1), (2, 3)), ((2.0, 0.0),)),
+                 predictions=TracedPredictions("label", (-0.1,), (("cat", "dog"),), ((-0.1, -2.4),)), **options)
 
 
 def labelled():

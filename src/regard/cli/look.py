@@ -483,7 +483,8 @@ def _print_predictions(found: "TracedPredictions", side: "TraceSide", terminal: 
     for name, first, last in units[:MAX_MAP_WORDS]:
         likely, own = _likely_tokens(found, first), found.log_probabilities[first]
         total = sum(log or 0.0 for log in found.log_probabilities[first:last + 1])
-        numbers = ("", "") if own is None else (f"{100 * math.exp(total):.1f} %", f"{-total:.2f} nats")
+        percent = f"{100 * math.exp(total):.1f} %" if total > math.log(0.001) else "<0.1 %"
+        numbers = ("", "") if own is None else (percent, f"{-total:.2f} nats")
         if own is not None or likely:
             rows.append((escape_unprintable(name), *numbers, likely))
     following = _likely_tokens(found, len(side.tokens))
@@ -498,7 +499,7 @@ def _likely_tokens(found: "TracedPredictions", place: int) -> str:
         return ""
     pairs = zip(found.candidates[place][:3], found.candidate_log_probabilities[place], strict=False)
     return ", ".join(f"{escape_unprintable(token.replace('▁', ' ').strip() or token)} {100 * math.exp(log):.0f} %"
-                     for token, log in pairs)
+                     for token, log in pairs if log > math.log(0.01))
 
 
 def _print_table(rows: Sequence[tuple[str, ...]], terminal: Terminal) -> None:

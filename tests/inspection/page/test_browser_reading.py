@@ -17,7 +17,7 @@ from reading_examples import LOGS, LOOKED, MATTERED, SOURCE, TARGET
 
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
-from regard.inspection.trace_format import TracedAttention, TracedInfluence, TraceSide
+from regard.inspection.trace_format import TracedAttention, TracedInfluence, TracedPredictions, TraceSide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 SCREENS = {"desk": (1440, 900), "phone": (390, 844)}
@@ -381,6 +381,54 @@ def test_a_text_that_a_language_model_reads(chromium):
         page.locator(".detail .rival").click()
         browser_visits.until(page, "() => /big 2\\.50 nats/.test(document.querySelector('.detail').textContent)")
         assert page.locator(".shaded .w.most").all_inner_texts() == ["big"]
+
+
+def test_a_text_with_a_blank_names_what_fills_it(chromium, filed):
+    tokens = ("▁The", "▁black", "<mask>", "▁sle", "eps", ".")
+    look = trace_examples.looks(1, 6, 6)
+    predictions = TracedPredictions("text", (None,) * 6, ((), (), ("▁cat", "▁dog"), (), (), ()),
+                                    ((), (), (-0.5, -2.0), (), (), ()))
+    trace = Trace({"text": TraceSide(tokens, "The black ___ sleeps.")},
+                  (TracedAttention("encoder.0.self", "text", "text", look, 0, "self"),), predictions=predictions)
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .w")
+        assert "<mask>: cat 61 %, dog 14 %" in page.locator(".verdict").inner_text()
+        assert page.locator(".shaded").inner_text() == "The black <mask> sleeps."
+        assert "What mattered" not in page.locator(".reading").inner_text()
+
+
+def test_a_classified_text_has_its_labels_and_what_each_word_adds(chromium):
+    def refined(numbers):
+        return TracedInfluence("label", "text", tuple((number,) for number in numbers), ((-0.75, 0.25),))
+
+    with (PageServer([reading_examples.classified(leave_out=refined)]) as server,
+          browser_visits.visiting(chromium, server.address, size=SCREENS["desk"]) as visit):
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .note")
+        verdict = page.locator(".verdict").inner_text()
+        assert "warm (82 %; cold 18 %)" in verdict
+        assert "good" in verdict
+        assert page.locator(".shaded .note").all_inner_texts() == ["1.25", "−0.50", ""]
+        page.locator(".shaded .w", has_text="film").click()
+        browser_visits.until(page, "() => !document.querySelector('.shaded .grouped')")
+        assert page.locator(".shaded .note").all_inner_texts() == ["1.25", "−0.75", "0.25"]
+        assert page.locator(".note.against").all_inner_texts() == ["−0.75"]
+
+
+def test_a_click_on_a_block_of_an_image_makes_each_patch_grey(chromium):
+    def refined(numbers):
+        return TracedInfluence("label", "image", tuple((number,) for number in numbers), ((0.0, 3.0),))
+
+    with (PageServer([reading_examples.patched(leave_out=refined)]) as server,
+          browser_visits.visiting(chromium, server.address, size=SCREENS["desk"]) as visit):
+        page = visit.open("read")
+        page.wait_for_selector("canvas.picture")
+        assert "cat (90 %; dog 9 %)" in page.locator(".verdict").inner_text()
+        box = page.locator("canvas.picture").nth(1).bounding_box()
+        page.mouse.click(box["x"] + box["width"] / 4, box["y"] + box["height"] / 4)
+        browser_visits.until(page, "() => /row 1, column 2/.test(document.querySelector('.verdict').textContent)")
+        assert "3.00 nats" in page.locator(".verdict").inner_text()
 
 
 def test_two_models_print_both_outputs_and_compare_shared_words(chromium, filed):

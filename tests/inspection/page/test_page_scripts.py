@@ -525,10 +525,10 @@ def test_rivals_of_a_word_of_two_tokens_are_those_of_either(tmp_path):
     """The probability of one at the second token is that of the first token times its own."""
     tokens = ["▁a", "▁gar", "den"]
     predictions = {"side": "text", "log_probabilities": [None, math.log(0.5), math.log(0.25)],
-                   "candidates": [[], ["▁gar", "▁house"], ["age", "den", "▁"], ["</s>", "▁in"]],
+                   "candidates": [[], ["▁gar", "▁house"], ["age", "den", "▁"], ["</s>", "▁in", "<0x0A>"]],
                    "candidate_log_probabilities": [[], [math.log(0.5), math.log(0.2)],
                                                    [math.log(0.7), math.log(0.25), math.log(0.01)],
-                                                   [math.log(0.9), math.log(0.1)]]}
+                                                   [math.log(0.9), math.log(0.06), math.log(0.04)]]}
     units = [{"name": "a", "first": 0, "last": 0}, {"name": "garden", "first": 1, "last": 2}]
     trace = {"sides": {"text": {"tokens": tokens}}, "predictions": predictions}
     found = node_scripts.run(tmp_path, ["predictions"],
@@ -538,7 +538,7 @@ def test_rivals_of_a_word_of_two_tokens_are_those_of_either(tmp_path):
     assert found["sure"][1] == pytest.approx(0.125)
     assert [one["text"] for one in found["rivals"][1]] == ["garage", "house", "gar"]
     assert [one["probability"] for one in found["rivals"][1]] == pytest.approx([0.35, 0.2, 0.005])
-    assert [one["text"] for one in found["next"]] == ["(end)", "in"]
+    assert [one["text"] for one in found["next"]] == ["(end)", "in", "↵"]
 
 
 def test_a_word_that_only_ends_the_output_has_an_effect(tmp_path):

@@ -60,9 +60,9 @@ export function predictedWords(trace, side, units) {
  */
 export function candidatesAt({ candidates, candidate_log_probabilities: logs }, place, before) {
   return (candidates?.[place] ?? []).map((token, k) => {
-    const text = [...before, token].join("").replaceAll("▁", " ");
+    const text = [...before, token].join("").replaceAll("▁", " ").replaceAll("<0x0A>", "↵");
     return {
-      text: isSeparator(token) ? "(end)" : visibleText(text.trim() || text),
+      text: isSeparator(token) && !/^<0x/.test(token) ? "(end)" : visibleText(text.trim() || text),
       probability: Math.exp(logs?.[place]?.[k] ?? -Infinity)
     };
   });

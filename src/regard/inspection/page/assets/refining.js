@@ -79,6 +79,8 @@ export function groupHint(trace, count) {
  */
 export function missingInfluence(app, number) {
   const trace = app.traces[number];
+  const blanks = trace.predictions?.log_probabilities.every((log) => log === null);
+  if (!trace.refines && (app.page.asks || blanks)) return []; // this kind of model has none
   if (!trace.refines)
     return ["“What mattered” is not in this trace. To see it: ", make("code", {}, "regard look MODEL TEXT")];
   const button = textButton("Compute what mattered", () => {

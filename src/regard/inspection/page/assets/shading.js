@@ -17,7 +17,7 @@ import {
   writtenOffset
 } from "./predictions.js";
 import { groupHint, groupText, groupWords, leaveOut, missingInfluence } from "./refining.js";
-import { directionOf, readableUnits, textOf, visibleText } from "./text.js";
+import { directionOf, isSeparator, readableUnits, textOf, visibleText } from "./text.js";
 import { columnSums, MIN_EFFECT, readInfluence } from "./verdict.js";
 import { READINGS } from "./views.js";
 import { attentionSize } from "./weights.js";
@@ -181,7 +181,7 @@ function paragraph(trace, side) {
     make(
       "button",
       { type: "button", class: "w", tabindex: at ? "-1" : "0", "aria-pressed": "false", "data-at": at },
-      isolatedText(unit.name)
+      isolatedText(unit.name.replace(/^▁(?=.)/u, "")) // the space that it stands for is written
     )
   );
   return { side, units, words };
@@ -190,10 +190,13 @@ function paragraph(trace, side) {
 /** @param {Trace} trace @param {Paragraph} text */
 function block(trace, { side, units, words }) {
   const spans = trace.sides[side].words;
+  const pieces = units.some(({ name, word }) => word === null && name.startsWith("▁"));
   /** @param {number} at whether the text has no space after this word */
   const joined = (at) => {
     const [own, next] = [units[at], units[at + 1]].map((unit) => spans?.[unit?.word ?? -1]);
-    return own && next && own.end === next.start;
+    if (own && next) return own.end === next.start;
+    const names = [units[at], units[at + 1]].map((unit) => unit?.name ?? "▁");
+    return pieces && !names[1].startsWith("▁") && !names.some(isSeparator);
   };
   const { written } = trace;
   const offset = written && written.side !== side ? writtenOffset(trace, side, written.side) : null;
