@@ -17,7 +17,7 @@ from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot
 
 # One worker makes what all of these tests look at.
-pytestmark = [pytest.mark.xdist_group("checkpoints_killed"), pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 # A process that forks one that saves, for each n. Python reports most touches to an audit hook; fsync and the exchange
 # are wrapped.
