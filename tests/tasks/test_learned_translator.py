@@ -87,7 +87,6 @@ def test_it_keeps_to_a_glossary_and_stays_fluent(trained):
         assert all(term.appears_in(one.text) for term in glossary.found(text)), (text, one.text)
     (before, after), (words_before, words_after) = ([score([one.text for one in some], references).value
                                                      for some in (plain, found)] for score in (chrf, bleu))
-    print("GLOSSARY", before, after, words_before, words_after)
     assert after > before - 0.5
     assert words_after > words_before - 1.0
     assert len(second) == 100
@@ -97,7 +96,6 @@ def test_it_keeps_to_a_glossary_and_stays_fluent(trained):
         assert glossary.found(source)
         assert all(term.appears_in(one.text) for term in glossary.found(source)), (source, one.text)
     texts, wanted = [one.text for one in kept], [reference for _, reference in second]
-    print("OTHER NOUN", chrf(texts, wanted).value, bleu(texts, wanted).value)
     assert chrf(texts, wanted).value > before - 4.0
     assert bleu(texts, wanted).value > words_before - 8.0
 
@@ -118,9 +116,7 @@ def test_what_it_makes_of_placeholders_is_nearly_as_good(trained):
 
     pieces, placed = (translate_with_placeholders([one.source for one in given], ask, align) for align in (None,
                                                                                                            task.align))
-    print("PLACED", [(kinds, score(placed, kinds), score(pieces, kinds))
-                     for kinds in (KINDS, ["tag"], ["word"], ["address", "front"])])
     assert {one.strategy for one in placed} <= {"whole", "stand-ins", "placed"}
-    assert score(placed, KINDS) > max(76.0, score(pieces, KINDS) + 5)
+    assert score(placed, KINDS) > max(90.0, score(pieces, KINDS) + 5)  # measured: 97.2 and 84.4
     assert score(placed, ["tag"]) > score(placed, ["address", "front"]) - 12
     assert score(placed, ["word"]) > score(pieces, ["word"])

@@ -160,11 +160,11 @@ def look(
         help="For a model: a text (- for standard input), an image file, or a file of tracks. For a trace: a second "
         "trace to show beside it.")] = None,
     *,
+    display: DisplayOptions,
     search: SearchOptions,
     scene: SceneOptions,
     heads: HeadOptions,
     device: DeviceOption = AUTO_DEVICE,
-    display: DisplayOptions,
 ) -> None:
     """Show what a model attends to.
 
