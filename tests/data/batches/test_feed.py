@@ -149,7 +149,7 @@ def test_batches_are_made_ahead_but_not_without_bound():
 
     batches = prefetch_steps(make, iter(range(1000)), prefetch=3)
     assert next(batches) == 0
-    assert free.wait(10)  # three more, while nobody asks
+    assert free.wait(60)  # three more, while nobody asks
     time.sleep(0.05)
     assert made == [0, 1, 2, 3]
     assert next(batches) == 1
