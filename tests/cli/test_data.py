@@ -10,7 +10,7 @@ import sys
 
 import calling
 import pytest
-from tests.cli.test_main import LIMIT, processor_seconds, slowness
+from tests.cli.test_main import assert_quick
 
 REGARD = [sys.executable, "-m", "regard", "data", "check"]
 GOOD = "one\tun\ntwo\tdeux\nthree\ttrois\n"
@@ -391,7 +391,7 @@ except SystemExit as end:
 
 @pytest.mark.thorough
 def test_help_answers_at_once():
-    assert processor_seconds([*REGARD, "--help"]) < LIMIT * slowness()
+    assert_quick([*REGARD, "--help"])
 
 
 @pytest.mark.thorough

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -32,25 +31,30 @@ def extra(body):
 
 
 def processor_seconds(command):
-    """The processor time of a command, the best of three: other programs may use the cores at the same time."""
-    def once():
-        before = os.times()
-        assert call(command=command).returncode == 0
-        after = os.times()
-        return after.children_user + after.children_system - before.children_user - before.children_system
-
-    return min(once() for _ in range(3))
+    """The processor time of a command."""
+    before = os.times()
+    assert call(command=command).returncode == 0
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-@cache
-def slowness():
-    """How many times slower than the one that LIMIT is for this machine is, if it is."""
-    return max(1.0, processor_seconds([sys.executable, "-c", "import typer"]) / TYPER_SECONDS)
+def assert_quick(command):
+    """The command takes less than LIMIT in one of ten tries.
+
+    Other programs slow a processor down too, for some time: so each try is compared with an import just before it.
+    """
+    tries = []
+    for _ in range(10):
+        slowness = max(1.0, processor_seconds([sys.executable, "-c", "import typer"]) / TYPER_SECONDS)
+        tries.append(processor_seconds(command) / slowness)
+        if tries[-1] < LIMIT:
+            return
+    pytest.fail(f"{min(tries):.2f} s at best")
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_answers_at_once(option):
-    assert processor_seconds([*REGARD, option]) < LIMIT * slowness()
+    assert_quick([*REGARD, option])
 
 
 @pytest.mark.thorough
