@@ -1,5 +1,5 @@
 # make check    lint, types and the fast tests, in about three minutes: what to run before every commit
-# make test     lint, types and all tests, in about a quarter of an hour
+# make test     lint, types and all tests, in about 20 minutes
 # make browser  installs Chromium (Debian, as root), without which the tests of the page are skipped
 # make demo     trains a small translator, in about a minute
 # make help     lists the rest
@@ -18,15 +18,16 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two test processes: more gain little, as each loads torch. The tests divide the cores among them.
+# Two test processes: more gain little, as each loads torch. A file of tests runs in one process, so that what its
+# tests share is made once; conftest.py puts the files with slow tests first, so that neither process ends late.
 WORKERS ?= 2
 # The bounded, repeatable profile of Hypothesis, unless another is asked for: REGARD_HYPOTHESIS=long make test
 PROFILE = ci
-PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-$(PROFILE)}" $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
+PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-$(PROFILE)}" $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help:
 	@echo 'make check     lint, types and the fast tests, in about three minutes'
-	@echo 'make test      lint, types and all tests, in about a quarter of an hour'
+	@echo 'make test      lint, types and all tests, in about 20 minutes'
 	@echo 'make browser   Chromium for the tests of the page (Debian, as root)'
 	@echo 'make demo      train a small translator, in about a minute'
 	@echo 'make docs      the documentation as a site, in build/site'

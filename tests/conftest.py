@@ -41,7 +41,9 @@ NO_BROWSER = "there is no Chromium, or no playwright"
 
 
 def pytest_collection_modifyitems(items):
-    """Skip what this machine cannot run, and say why."""
+    """Put files with slow tests first, for several processes; skip what this machine cannot run, and say why."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     browser = [item for item in items if item.get_closest_marker("browser")]
     if gpu and not _has_cuda():

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def tree(*folders: str) -> Files:
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a file, which most rules look at."""
+    return ast.parse(text)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_forgotten():
+    yield
+    parsed.cache_clear()
+
+
 def module(path: str) -> str:
     """src/regard/attention/mask.py → regard.attention.mask; a package's __init__.py → the package."""
     return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -67,7 +80,7 @@ def imports(path: str, files: Files) -> Iterator[tuple[int, str]]:
     """Line and dotted name of every import in a file, wherever in it, relative ones resolved."""
     modules = set(map(module, files))
     package = module(path) if path.endswith("__init__.py") else module(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(files[path])):
+    for node in ast.walk(parsed(files[path])):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -124,15 +137,13 @@ def users_of_reference(files: Files) -> list[str]:
     ]
 
 
-
-
 def launched_elsewhere(files: Files) -> list[str]:
     """Triton kernels, `kernel[grid](...)`, are launched by `regard.kernels.launch`: on the device of their tensors."""
     found = []
     for path, text in files.items():
         if not path.startswith("src/regard/kernels/") or path.endswith("/launch.py"):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
                 name = ast.unparse(node.func.value)
                 if name not in ("list", "dict", "tuple", "set", "deque"):  # list[int]() makes a list
@@ -142,7 +153,7 @@ def launched_elsewhere(files: Files) -> list[str]:
 
 def without_docstring(files: Files) -> list[str]:
     """Every module says at its top what it is for."""
-    texts = {path: ast.get_docstring(ast.parse(text)) for path, text in files.items()}
+    texts = {path: ast.get_docstring(parsed(text)) for path, text in files.items()}
     return [f"{path}: no docstring at the top" for path, text in texts.items() if not text]
 
 
@@ -156,7 +167,7 @@ def names_used_twice(files: Files) -> list[str]:
     """No two classes share a name: one word, one meaning."""
     homes = defaultdict(list)
     for path, text in files.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(text)):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(f"{path}:{node.lineno}")
     return [f"class {name}: {', '.join(places)}" for name, places in homes.items() if len(places) > 1]
@@ -166,7 +177,7 @@ def blind_excepts(files: Files) -> list[str]:
     """An except clause names what it expects."""
     complaints = []
     for path, text in files.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(text)):
             if isinstance(node, ast.ExceptHandler):
                 caught = {part.id for part in ast.walk(node.type) if isinstance(part, ast.Name)} if node.type else {""}
                 if caught & {"", "Exception", "BaseException"}:
@@ -180,7 +191,7 @@ def prints(files: Files) -> list[str]:
     for path, text in files.items():
         if path.startswith("src/regard/cli/"):
             continue
-        tree = ast.parse(text)
+        tree = parsed(text)
         script = [node for part in tree.body if isinstance(part, ast.If) and "__name__" in ast.unparse(part.test)
                   for node in ast.walk(part)]
         complaints += [
@@ -201,12 +212,6 @@ def promises(files: Files) -> list[str]:
         for number, line in enumerate(text.splitlines(), 1)
         if (match := words.search(line))
     ]
-
-
-
-
-
-
 
 
 def repository() -> Files:

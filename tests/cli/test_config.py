@@ -9,6 +9,7 @@ import pytest
 from calling import call
 
 from regard import config, toml
+from regard.cli import config as cli_config
 from regard.models import catalog
 from regard.training import config_reference, resolution
 from regard.training.config_reference import BY_DATA, BY_RECIPE, describe_config, read_reference
@@ -111,13 +112,14 @@ def test_one_key():
 
 
 def test_every_example_can_be_parsed(reference):
-    for one in reference:
-        if one.type != "table":
-            example = next(line for line in lines(one.key) if "--set" in line or line.startswith("  Set it"))
-            text = "\n".join(lines(one.key)).split("--set ")[1].split("\n")[0]
-            key, value = toml.parse_override(text.replace("'", ""))
-            assert key == one.key, example
-            assert value != ""
+    """Every twentieth as the command prints it, the others as it would."""
+    keys = [one for one in reference if one.type != "table"]
+    for number, one in enumerate(keys):
+        example = f"--set {one.key}={cli_config._example_value(one)}"
+        assert number % 20 or example in "\n".join(lines(one.key))
+        key, value = toml.parse_override(example.removeprefix("--set ").replace("'", ""))
+        assert key == one.key, example
+        assert value != ""
 
 
 def test_one_task():

@@ -180,7 +180,8 @@ def test_a_classifier_of_images(place, tmp_path):
 
 @pytest.mark.parametrize(("option", "noun"), [
     (["--merge", "A=a"], "a labeller"), (["--columns", "frame,agent,x,y"], "a forecaster of tracks"),
-    (["--frame-step", "2"], "a forecaster of tracks"),
+    (["--frame-step", "2"], "a forecaster of tracks"), (["--window", "20"], "a language model"),
+    (["--collision-distance", "0"], "a forecaster of tracks"),
 ])
 def test_options_of_other_models_are_refused(tmp_path, option, noun):
     texting.translator().save(tmp_path / "model")
@@ -188,3 +189,12 @@ def test_options_of_other_models_are_refused(tmp_path, option, noun):
     assert (code, out) == (2, "")
     assert option[0] in said
     assert noun in said
+
+
+@pytest.mark.parametrize("option", [["--beam", "5"], ["--lowercase"], ["--tokenize", "13a"], ["--source", "1"],
+                                    ["--batch-tokens", "64"], ["--window", "1"]])
+def test_options_without_effect_on_a_masked_model_are_refused(place, option):
+    code, out, said = call("evaluate", place / "filler", place / "plain.en", *option)
+    assert (code, out) == (2, "")
+    assert option[0] in said
+    assert "a masked language model" in said

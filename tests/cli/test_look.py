@@ -278,7 +278,7 @@ def test_it_serves_until_it_is_interrupted(folders):
     try:
         address = process.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]+/", address)
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             assert b'id="page"' in answer.read()
         question = urllib.request.Request(f"{address}translate.json", b'{"text": "the cat", "prefix": "le"}',
                                           {"Content-Type": "application/json"})

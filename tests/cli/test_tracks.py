@@ -115,3 +115,15 @@ def test_options_of_tracks_are_refused_elsewhere(place: Path, tmp_path: Path) ->
         code, _, said = call("train", pairs, "-o", tmp_path / "out", "--steps", 1, *options)
         assert code == 2
         assert options[0].strip("-").split("_")[0] in said
+
+
+@pytest.mark.parametrize(("task", "options", "wanted"), [
+    ("tracks", ["--max-words", "5", "--test", "test.tsv"], "sentence pairs"), ("label", ["--observed", "4"], "tracks"),
+    ("label", ["--drop", "control"], "sentence pairs"),
+    ("seq2seq", ["--predicted", "4", "--frame-step", "2"], "tracks"),
+])
+def test_a_check_refuses_options_of_other_data(place: Path, task: str, options: list[str], wanted: str) -> None:
+    code, out, said = call("data", "check", place / "tracks.csv", "--task", task, *options)
+    assert (code, out) == (2, "")
+    assert wanted in said
+    assert all(option in said for option in options if option.startswith("--"))

@@ -75,7 +75,6 @@ def test_every_footnote_has_its_column(page):
 
 
 @pytest.mark.browser
-@pytest.mark.xdist_group("browser")
 def test_a_browser_shows_it_in_light_and_dark_and_on_a_telephone(page, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(page, encoding="utf-8")

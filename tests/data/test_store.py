@@ -394,7 +394,7 @@ def test_nobody_looks_at_a_store_while_it_is_put_in_place(tmp_path):
         reader = threading.Thread(target=look)
         reader.start()
         assert not ended.wait(0.2)
-    reader.join(10)
+    reader.join(60)
     assert ended.is_set()
 
 

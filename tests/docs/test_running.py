@@ -29,8 +29,7 @@ FEWER = {r"(phrasebook -n )\d+(.* --split test)": r"\g<1>4\2", r"(phrasebook -n 
          r"(--steps |\bsteps=)\d+": r"\g<1>4"}
 LANGUAGES = {"sh", "python", "math", "text", ""}
 BEGIN = "tutorial.md"
-# One folder, one process that answers.
-pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import toy_translation
 from browser_visits import until
 from served import ask
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 TRANSLATE = "**/api/v1/translate"
 HOSTILE = '<script>window.hacked = 1</script> "><img src=x onerror="window.hacked = 2"> {{x}} &lt;b&gt; \u202e'
 

@@ -54,7 +54,7 @@ class Answer:
         return json.loads(self.body)
 
 
-def ask(address, path, body=None, *, method=None, headers=None, timeout=30):
+def ask(address, path, body=None, *, method=None, headers=None, timeout=120):
     """The response to a request; a dict or list is sent as JSON, bytes as they are."""
     parts = urllib.parse.urlsplit(address)
     headers = {name.lower(): value for name, value in (headers or {}).items()}
@@ -70,7 +70,7 @@ def ask(address, path, body=None, *, method=None, headers=None, timeout=30):
         connection.close()
 
 
-def eventually(holds, seconds=10.0):
+def eventually(holds, seconds=60.0):
     """Whether something comes to hold: a request is counted and logged after its answer."""
     end = time.monotonic() + seconds
     while not (found := holds()) and time.monotonic() < end:

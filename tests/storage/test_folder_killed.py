@@ -287,14 +287,15 @@ from regard.storage import folder, weights
 def save(step):
     tensors = {"a": torch.full((300, 1000), float(step)), "b": torch.full((7,), float(step))}
     folder.save(sys.argv[1], {"model.safetensors": lambda path: weights.write_tensors(path, tensors)})
+began, chance = time.monotonic(), random.Random(1)
 save(0)
-chance = random.Random(1)
+one_save = time.monotonic() - began  # on this machine, now
 for turn in range(1, 8):
     child = os.fork()
     if not child:
         for step in range(1000):
             save(1000 * turn + step)
-    time.sleep(chance.uniform(0.02, 0.3))
+    time.sleep(chance.uniform(1, 6) * one_save)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     tensors = folder.load(sys.argv[1], lambda saved: weights.read_tensors(saved.path("model.safetensors")))

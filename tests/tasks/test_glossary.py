@@ -1,10 +1,7 @@
 """Glossaries: terms in a text, their spellings in tokens, and translations that have them."""
 
 import copy
-import io
 import pickle
-import re
-from dataclasses import replace
 
 import ending
 import pytest
@@ -15,16 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from theirs import byte_level
 
-import regard
-from regard.cli import demo
-from regard.data import phrasebook
-from regard.data.phrasebook.vocabulary import NOUNS
 from regard.data.sources.text import DataError
 from regard.data.tokenizer.subwords import ByteTokenizer
 from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
 from regard.decoding.request import Hypothesis
 from regard.tasks.alignment import Alignment
-from regard.tasks.evaluation import bleu, chrf
 from regard.tasks.glossary import (
     Glossary,
     GlossarySearch,
@@ -272,70 +264,3 @@ def test_a_term_that_is_longer_than_any_translation_is_named(embedding):
     """Where nobody gave a limit it follows from the source, or from the positions of the model."""
     with pytest.raises(ValueError, match=r"`glossary` must be .* tokens for 'cat' of 'a cat' instead"):
         texting.translator(embedding, tie_word_embeddings=False).translate("a cat", glossary={"cat": "zqx " * 60})
-
-
-VOWELS = "aeiouéèêâœh"
-
-
-def others():
-    """For each noun, by its French word, another of the same kind and gender that begins alike, so that all else in a
-    sentence stays as it is."""
-    plain = [noun for noun in NOUNS if not noun[1].startswith("*")]
-    alike = {noun[1]: [other for other in plain if other[2:4] == noun[2:4] and other[1] != noun[1]
-                       and (other[1][0] in VOWELS) == (noun[1][0] in VOWELS)] for noun in plain}
-    return {(noun[0], noun[1]): alike[noun[1]][number % len(alike[noun[1]])][1]
-            for number, noun in enumerate(plain) if alike[noun[1]]}
-
-
-def replaced(pairs):
-    """Sentences with one noun that another is to stand for, and their references with that one."""
-    nouns, found = others(), []
-    for pair in pairs:
-        there = [(english, french) for english, french in nouns if english in pair.source_words]
-        if len(there) == 1 and re.search(rf"\b{there[0][1]}\b", pair.target):
-            found.append((pair.source, re.sub(rf"\b{there[0][1]}\b", nouns[there[0]], pair.target)))
-    return found
-
-
-def own_terms(pairs):
-    """The words of sources that have one word each in their references, with all that they become."""
-    table = dict[str, set[str]]()
-    for pair in pairs:
-        ends = [[link[side] for link in pair.alignment] for side in (0, 1)]
-        for source, target in pair.alignment:
-            word = pair.source_words[source]
-            if ends[0].count(source) == ends[1].count(target) == 1 and len(word) > 3 and word.isalpha():
-                table.setdefault(word, set()).add(pair.target_words[target])
-    return {source: sorted(targets) for source, targets in table.items()}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_model_that_has_learned_keeps_to_a_glossary_and_stays_fluent(tmp_path):
-    """A hundred sentences with terms from the references, and a hundred with another noun in the place of the right
-    one: all terms are there; with the first nothing is lost, with the second all around the noun is as it should be."""
-    setting = replace(demo.DemoSetting(), pairs=20_000, max_words=6, validation_pairs=40,
-                      test_pairs=40, min_bleu=0.0, changes={
-        **demo.DEMO_CHANGES, "tokenizer.input_sentence_size": 5000, "training.schedule.max_steps": 450,
-        "training.schedule.warmup_steps": 60, "training.validation.every": 450})
-    assert demo.run_demo(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
-    task, pairs = regard.load(tmp_path / "model"), [*phrasebook.pairs(600, split="test", max_words=6)]
-    first, second = pairs[:100], replaced(pairs)[:100]
-    sources, references = ([getattr(pair, side) for pair in first] for side in ("source", "target"))
-    plain, glossary = task.translate(sources, beams=2), Glossary(own_terms(first))
-    found = task.translate(sources, beams=2, glossary=glossary)
-    for text, one in zip(sources, found, strict=True):
-        assert_met(glossary, text, one)
-    (before, after), (words_before, words_after) = ([score([one.text for one in some], references).value
-                                                     for some in (plain, found)] for score in (chrf, bleu))
-    assert after > before - 0.5
-    assert words_after > words_before - 1.0
-    assert len(second) == 100
-    glossary = Glossary({english: other for (english, _), other in others().items()})
-    kept = task.translate([source for source, _ in second], beams=2, glossary=glossary)
-    for (source, _), one in zip(second, kept, strict=True):
-        assert glossary.found(source)
-        assert_met(glossary, source, one)
-    texts, wanted = [one.text for one in kept], [reference for _, reference in second]
-    assert chrf(texts, wanted).value > before - 4.0
-    assert bleu(texts, wanted).value > words_before - 8.0

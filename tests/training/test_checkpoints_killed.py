@@ -17,7 +17,7 @@ from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot
 
 # One worker makes what all of these tests look at.
-pytestmark = [pytest.mark.xdist_group("checkpoints_killed"), pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 # A process that forks one that saves, for each n. Python reports most touches to an audit hook; fsync and the exchange
 # are wrapped.
@@ -189,8 +189,11 @@ def train(checkpoints):
             assert checkpoints.save(step, Snapshot(tensors, {"step": step}), best) == []
 
 checkpoints, chance = CheckpointManager(sys.argv[1], 2), random.Random(1)
-train_for = [chance.uniform(0.05, 0.4) for _ in range(8)]
-for seconds in train_for:
+began, timed = time.monotonic(), CheckpointManager(sys.argv[1] + " timed", 2)
+for step in (1, 2, 3):
+    timed.save(step, Snapshot({"a": torch.full((300, 1000), float(step))}, {"step": step}), step)
+one_save = (time.monotonic() - began) / 3  # on this machine, now
+for seconds in [chance.uniform(2, 7) * one_save for _ in range(8)]:
     child = os.fork()
     if not child:
         try:

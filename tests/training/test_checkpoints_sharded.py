@@ -13,7 +13,7 @@ from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot, TensorShard, optimizer_templates, restore_optimizer
 
 # One worker makes what all of these tests look at.
-pytestmark = [pytest.mark.xdist_group("checkpoints_sharded"), pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 from regard.training.distributed import DistributedContext
 
-# One worker makes what all of these tests look at.
-pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

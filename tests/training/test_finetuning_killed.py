@@ -6,7 +6,7 @@ import signal
 import pytest
 import trained
 
-pytestmark = [pytest.mark.xdist_group("finetuning_killed"), pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 KILLED = -signal.SIGKILL
 CHAIN = [  # one after another in one folder, each but the first with --resume

@@ -126,9 +126,10 @@ def test_a_training_goes_on_when_its_output_folder_is_replaced(tmp_path, monkeyp
             assert output.stat().st_ino != before
             assert loaded.snapshot.tensor("a").tolist() == [step - 1] * 2  # found before, read now
             assert loaded.notes == ()
-            process, said = other(output / "checkpoints")
-            ended(process)
-            assert f"another training uses this folder (process {os.getpid()} on " in said
+            if step in (2, 5):  # a process takes a second or two to start
+                process, said = other(output / "checkpoints")
+                ended(process)
+                assert f"another training uses this folder (process {os.getpid()} on " in said
             assert checkpoints.save(step, snapshot(step), best=1) == []
             assert checkpoints.load().step == step
     with checkpoints.lock():

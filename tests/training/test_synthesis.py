@@ -197,3 +197,15 @@ def test_wrong_options_are_refused(tmp_path, options, task, found):
     with pytest.raises(ValueError, match=found):
         synthesis.check_synthesis(trained.request("pairs.tsv", tmp_path / "m", task=task,
                                                   synthesis=SynthesisRequest(**options)))
+
+
+@pytest.mark.parametrize(("options", "other", "found"), [
+    ({"monolingual": ("a",)}, {"start": "base"}, ("--monolingual", "--from")),
+    ({"teacher": "t"}, {"start": "base"}, ("--teacher", "--from")),
+    ({"teacher": "t"}, {"both_ways": True}, ("--teacher", "--both-ways")),
+])
+def test_what_cannot_be_combined_is_named(tmp_path, options, other, found):
+    with pytest.raises(ValueError, match=rf"{found[0]}.*{found[1]}") as error:
+        synthesis.check_synthesis(trained.request("pairs.tsv", tmp_path / "m", synthesis=SynthesisRequest(**options),
+                                                  **other))
+    assert ("--teacher" in str(error.value)) == ("teacher" in options)  # only what was given is named

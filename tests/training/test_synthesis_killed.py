@@ -7,7 +7,7 @@ import trained
 
 from regard.data import phrasebook
 
-pytestmark = [pytest.mark.xdist_group("synthesis_killed"), pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 KILLED = -signal.SIGKILL
 PATCHES = {"regard.training.synthesis.BLOCK_SIZE": 8}

@@ -10,7 +10,7 @@ import torch
 import trained
 
 from regard.training import threads
-from regard.training.threads import free_cores, thread_count
+from regard.training.threads import free_cores, thread_count, torch_threads
 from regard.training.train import train
 
 
@@ -132,3 +132,13 @@ def test_a_training_stores_its_threads_and_resumes_with_them(tmp_path, monkeypat
         assert not any("OMP_NUM_THREADS" in note for note in second.notes())
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_number_is_restored_after_an_error(machine):
+    def fail():
+        assert torch.get_num_threads() == 1
+        raise KeyError
+
+    with pytest.raises(KeyError), torch_threads(1):
+        fail()
+    assert torch.get_num_threads() == 4

@@ -12,7 +12,7 @@ import trained
 import regard
 from regard.training.checkpoints import CheckpointManager
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("run_together")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LAYERS = ("embedding", "encoder", "decoder", "encoder__mixer", "decoder__mixer", "decoder__cross",
           "encoder__feed_forward", "decoder__feed_forward")

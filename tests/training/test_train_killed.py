@@ -10,8 +10,7 @@ import trained
 
 from regard.training.checkpoints import CheckpointManager
 
-# One worker makes what all of these tests look at.
-pytestmark = [pytest.mark.xdist_group("run_killed"), pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 KILLED = -signal.SIGKILL
 CHAIN = [  # one after another in one folder, each but the first with --resume

@@ -12,8 +12,6 @@ import trained
 import regard
 from regard.training.checkpoints import CheckpointManager
 
-pytestmark = pytest.mark.xdist_group("run_packed")  # one worker makes what all of these tests look at
-
 PACKED = {"training.batches.layout": "packed", "training.batches.shapes": "few", "training.batches.max_tokens": 1200}
 MASKED = {
     "model.width": 16, "model.stack.layers": 1, "model.stack.mixer.heads": 2, "model.stack.feed_forward.ffn_width": 32,

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -82,6 +82,62 @@ class MemoryOptions:
         help="With --task: sequences up to 1,024 and longer trainings, for a GPU.")] = False
 
 
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """Options of all comparisons, of which each kind uses some; None if not given."""
+
+    test: Annotated[Several, typer.Option(
+        "--test", metavar="FILE", rich_help_panel=DATA_PANEL, show_default="a part of DATA",
+        help="Test pairs; repeat for each file.")] = None
+    validation: Annotated[Several, typer.Option(
+        "--validation", metavar="FILE", rich_help_panel=DATA_PANEL, show_default="a part of DATA",
+        help="Validation pairs; repeat for each file.")] = None
+    source: SourceOption = None
+    target: TargetOption = None
+    format: FormatOption = None
+    road: Annotated[bool, typer.Option(
+        "--road", rich_help_panel=MODEL_PANEL,
+        help="Train the five models of the road: RNN encoder-decoder, the same with attention, attention alone, "
+        "convolution, Transformer.")] = False
+    models: Annotated[str | None, typer.Option(
+        "--models", metavar="NAME,...", rich_help_panel=MODEL_PANEL, show_default=False,
+        help="Train these recipes, such as seq2seq,transformer-small.")] = None
+    budget: Annotated[str | None, typer.Option(
+        "--budget", metavar="KIND:N", rich_help_panel=TRAINING_PANEL,
+        show_default="the tokens that `regard train` would choose",
+        help="The budget of each model: tokens:2M, minutes:3, parameters:1M, or tokens:2M,parameters:1M.")] = None
+    seeds: Annotated[int, typer.Option(
+        "--seeds", metavar="N", min=1, rich_help_panel=TRAINING_PANEL,
+        help="Train each model with N different seeds.")] = 1
+    quick: Annotated[bool, typer.Option(
+        "--quick", rich_help_panel=TRAINING_PANEL, help="Small models and a small budget: minutes on a CPU.")] = False
+    set: Annotated[Several, typer.Option(
+        "--set", metavar="KEY=VALUE", rich_help_panel=TRAINING_PANEL, show_default=False,
+        help="Set a config key of all models, as for `regard train`; repeat for each key.")] = None
+    to: ToOption = None
+    beam: Annotated[int | None, beam_option(
+        f"1 after training, {DEFAULT_BEAM_SIZE} for trained models", help="Beam size of the test.")] = None
+    device: DeviceOption = AUTO_DEVICE
+    output: Annotated[str | None, typer.Option(
+        "-o", "--output", metavar="FOLDER", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help=f"Folder for models, results.json and page.html. Trainings go to {DEFAULT_FOLDER} by default.")] = None
+    as_json: JsonReportOption = False
+    quiet: QuietOption = False
+
+    def reading(self) -> dict[str, Any]:
+        """How the files are read."""
+        return {"source": self.source, "target": self.target, "format": self.format}
+
+    def files(self, data: Sequence[str]) -> dict[str, Any]:
+        """The data of a comparison of trainings."""
+        return {"data": tuple(data), "validation": tuple(self.validation or ()), "test": tuple(self.test or ()),
+                **self.reading()}
+
+    def folder(self) -> Path:
+        """The output folder of a comparison of trainings."""
+        return Path(self.output or DEFAULT_FOLDER)
+
+
 @with_examples("""
     regard compare model-a model-b test.tsv         # two trained translators
     regard compare pairs.tsv --road --quick         # train all five, in minutes
@@ -96,41 +152,7 @@ def compare(
         help="Two model folders and sentence pairs to test them on; or sentence pairs to train on (TSV, JSONL, PO, "
         "TMX, or pairs of plain files), by default those of `regard data phrasebook`.")] = None,
     *,
-    test: Annotated[Several, typer.Option(
-        metavar="FILE", rich_help_panel=DATA_PANEL, show_default="a part of DATA",
-        help="Test pairs; repeat for each file.")] = None,
-    validation: Annotated[Several, typer.Option(
-        metavar="FILE", rich_help_panel=DATA_PANEL, show_default="a part of DATA",
-        help="Validation pairs; repeat for each file.")] = None,
-    source: SourceOption = None,
-    target: TargetOption = None,
-    format: FormatOption = None,
-    road: Annotated[bool, typer.Option(
-        "--road", rich_help_panel=MODEL_PANEL,
-        help="Train the five models of the road: RNN encoder-decoder, the same with attention, attention alone, "
-        "convolution, Transformer.")] = False,
-    recipes: Annotated[str | None, typer.Option(
-        "--models", metavar="NAME,...", rich_help_panel=MODEL_PANEL, show_default=False,
-        help="Train these recipes, such as seq2seq,transformer-small.")] = None,
-    budget: Annotated[str | None, typer.Option(
-        metavar="KIND:N", rich_help_panel=TRAINING_PANEL, show_default="the tokens that `regard train` would choose",
-        help="The budget of each model: tokens:2M, minutes:3, parameters:1M, or tokens:2M,parameters:1M.")] = None,
-    seeds: Annotated[int, typer.Option(
-        metavar="N", min=1, rich_help_panel=TRAINING_PANEL, help="Train each model with N different seeds.")] = 1,
-    quick: Annotated[bool, typer.Option(
-        "--quick", rich_help_panel=TRAINING_PANEL, help="Small models and a small budget: minutes on a CPU.")] = False,
-    changes: Annotated[Several, typer.Option(
-        "--set", metavar="KEY=VALUE", rich_help_panel=TRAINING_PANEL, show_default=False,
-        help="Set a config key of all models, as for `regard train`; repeat for each key.")] = None,
-    to: ToOption = None,
-    beam: Annotated[int | None, beam_option(
-        f"1 after training, {DEFAULT_BEAM_SIZE} for trained models", help="Beam size of the test.")] = None,
-    device: DeviceOption = AUTO_DEVICE,
-    output: Annotated[str | None, typer.Option(
-        "-o", "--output", metavar="FOLDER", rich_help_panel=OUTPUT_PANEL, show_default=False,
-        help=f"Folder for models, results.json and page.html. Trainings go to {DEFAULT_FOLDER} by default.")] = None,
-    as_json: JsonReportOption = False,
-    quiet: QuietOption = False,
+    options: ComparisonOptions,
     memory: MemoryOptions,
 ) -> None:
     """Compare two trained translators, or train several models alike and compare them.
@@ -144,50 +166,34 @@ def compare(
     wrong; 130: interrupted.
     """
     if memory.task == "label":
-        no_effect = {"--road": road, "--beam": beam, "--to": to, "--mixers": memory.mixers, "--lengths": memory.lengths,
-                     "--long": memory.long}
-        _refuse_given(no_effect, "with --task label")
-        files = {"data": tuple(given or ()), "validation": tuple(validation or ()), "test": tuple(test or ()),
-                 "source": source, "target": target, "format": format}
-        _compare_taggers(None if recipes is None else _split_names(recipes), files,
-                         {"seeds": seeds, "device": device}, quick, budget, changes or (),
-                         Path(output or DEFAULT_FOLDER), as_json, quiet)
-        return
-    if memory.task is not None:
-        others = {"DATA": given, "--road": road, "--models": recipes, "--budget": budget, "--quick": quick,
-                  "--test": test, "--validation": validation, "--set": changes, "--beam": beam, "--source": source,
-                  "--target": target, "--format": format, "--to": to}
-        _refuse_given(others, "with --task, whose sequences are random")
-        compare_memory(memory.task, mixers=memory.mixers, lengths=memory.lengths, seeds=seeds, output=output,
-                       scale="long" if memory.long else "quick", as_json=as_json, device=device, quiet=quiet)
-        return
-    _refuse_given({"--mixers": memory.mixers, "--lengths": memory.lengths, "--long": memory.long}, "without --task")
-    folders = [path for path in given or () if _is_model_folder(path)]
-    data = [path for path in given or () if not _is_model_folder(path)]
-    reading = {"source": source, "target": target, "format": format}
-    if folders:
-        missing = [path for path in data if path != "-" and not os.path.exists(path)]
-        if missing:
-            fail(f"{missing[0]}: No such model folder or data file.")
-        training = {"--road": road, "--models": recipes, "--budget": budget, "--quick": quick, "--test": test,
-                    "--validation": validation, "--set": changes, "--seeds": seeds != 1}
-        _refuse_given(training, "with trained models, which are only tested")
-        _compare_models(folders, data, output, beam or DEFAULT_BEAM_SIZE, device, as_json, reading, to)
-        return
-    _refuse_given({"--to": to}, "without trained models")
-    if road == (recipes is not None):
-        fail("Give --road or --models, not both." if road else "Choose what to compare: two model folders and test "
-             "data; or data and --road or --models NAME,... to train models on it.")
-    names = None if recipes is None else _split_names(recipes)
-    files = {"data": tuple(data), "validation": tuple(validation or ()), "test": tuple(test or ()), **reading}
-    if not data and (files["validation"] or files["test"]):
-        fail("--test and --validation need DATA: the phrasebook has its own test and validation pairs.")
-    _compare_trainings(names, files, {"seeds": seeds, "beams": beam or 1, "device": device}, quick, budget,
-                       changes or (), Path(output or DEFAULT_FOLDER), as_json, quiet)
+        _refuse([*_given(options, "road", "beam", "to"), *_given(memory, "mixers", "lengths", "long")],
+                "with --task label")
+        _compare_taggers(given or (), options)
+    elif memory.task is not None:
+        others = _given(options, "road", "models", "budget", "quick", "test", "validation", "set", "beam", "source",
+                        "target", "format", "to")
+        _refuse(["DATA", *others] if given else others, "with --task, whose sequences are random")
+        compare_memory(memory.task, mixers=memory.mixers, lengths=memory.lengths, seeds=options.seeds,
+                       output=options.output, scale="long" if memory.long else "quick", as_json=options.as_json,
+                       device=options.device, quiet=options.quiet)
+    else:
+        _refuse(_given(memory, "mixers", "lengths", "long"), "without --task")
+        folders = [path for path in given or () if _is_model_folder(path)]
+        data = [path for path in given or () if not _is_model_folder(path)]
+        if folders:
+            _compare_models(folders, data, options)
+        else:
+            _compare_trainings(data, options)
 
 
-def _refuse_given(options: dict[str, Any], why: str) -> None:
-    names = [name for name, value in options.items() if value]
+def _given(group: ComparisonOptions | MemoryOptions, *names: str) -> list[str]:
+    """Those of these options that have another value than their default."""
+    defaults = {field.name: field.default for field in fields(group)}
+    return [f"--{name}" for name in names if getattr(group, name) != defaults[name]]
+
+
+def _refuse(names: list[str], why: str) -> None:
+    """Refuse options that have no effect here, if there are any."""
     if names:
         one = len(names) == 1
         fail(f"{join_names(names)} {'has' if one else 'have'} no effect {why}. Leave {'it' if one else 'them'} out.")
@@ -205,29 +211,37 @@ def _split_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _compare_trainings(names: Sequence[str] | None, files: dict[str, Any], options: dict[str, Any], quick: bool,
-                       budget: str | None, changes: Sequence[str], folder: Path, as_json: bool, quiet: bool) -> None:
+def _compare_trainings(data: Sequence[str], options: ComparisonOptions) -> None:
+    """Train the models of the road, or those of --models, on sentence pairs."""
     from regard.comparison import road
     from regard.comparison.runs import RunReporter
     from regard.comparison.settings import ROAD, ComparisonSettings, road_steps
 
-    def run(settings: ComparisonSettings, reporter: RunReporter) -> ResultTable:
-        return road.compare_road(settings, road.ComparisonData(**files), folder, reporter)
+    _refuse(_given(options, "to"), "without trained models")
+    if options.road == (options.models is not None):
+        fail("Give --road or --models, not both." if options.road else "Choose what to compare: two model folders and "
+             "test data; or data and --road or --models NAME,... to train models on it.")
+    if not data and (options.validation or options.test):
+        fail("--test and --validation need DATA: the phrasebook has its own test and validation pairs.")
+    names = ROAD if options.models is None else _split_names(options.models)
 
-    _run_trainings(lambda: road_steps(ROAD if names is None else names), run,
-                   lambda found: draw_road(found, sys.stdout), options, quick, budget, changes, folder, as_json, quiet)
+    def run(settings: ComparisonSettings, reporter: RunReporter) -> ResultTable:
+        return road.compare_road(settings, road.ComparisonData(**options.files(data)), options.folder(), reporter)
+
+    _run_trainings(lambda: road_steps(names), run, lambda found: draw_road(found, sys.stdout), options,
+                   beams=options.beam or 1)
 
 
 def _run_trainings(steps: "Callable[[], tuple[RoadStep, ...]]",
                    run: "Callable[[ComparisonSettings, RunReporter], ResultTable]",
-                   draw: Callable[[ResultTable], None], options: dict[str, Any], quick: bool, budget: str | None,
-                   changes: Sequence[str], folder: Path, as_json: bool, quiet: bool) -> None:
+                   draw: Callable[[ResultTable], None], options: ComparisonOptions, **settings: Any) -> None:
     """Run a comparison of trainings, and print its results.
 
     Args:
         steps: the models; a ValueError names one that does not fit.
         run: trains and tests them.
         draw: prints the results.
+        settings: the other arguments of `ComparisonSettings`.
     """
     from regard import toml
     from regard.comparison import runs
@@ -235,38 +249,40 @@ def _run_trainings(steps: "Callable[[], tuple[RoadStep, ...]]",
     from regard.training.loop import TrainingError
     from regard.training.progress import BriefLogger, progress_logger
 
-    reporter = runs.RunReporter(_say_nothing if quiet else say,
-                                lambda: [] if quiet else [BriefLogger(progress_logger(sys.stderr))])
+    reporter = runs.RunReporter(_say_nothing if options.quiet else say,
+                                lambda: [] if options.quiet else [BriefLogger(progress_logger(sys.stderr))])
     try:
-        options["changes"] = dict(toml.parse_override(text) for text in changes)
-        options["budget"] = ComparisonBudget() if budget is None else ComparisonBudget.read(budget)
-        make = ComparisonSettings.quick if quick else ComparisonSettings
-        found = run(make(steps(), **options), reporter)
+        changes = dict(toml.parse_override(text) for text in options.set or ())
+        budget = ComparisonBudget() if options.budget is None else ComparisonBudget.read(options.budget)
+        make = ComparisonSettings.quick if options.quick else ComparisonSettings
+        found = run(make(steps(), seeds=options.seeds, device=options.device, changes=changes, budget=budget,
+                         **settings), reporter)
     except runs.InterruptedTraining as error:
         fail(str(error), 130)
     except TrainingError as error:
         fail(str(error), 1)
     except ValueError as error:
         fail(str(error))
-    if as_json:
+    if options.as_json:
         write_json(found)
     else:
         draw(found)
-        write_line(str(folder / runs.PAGE_FILE))
+        write_line(str(options.folder() / runs.PAGE_FILE))
 
 
-def _compare_taggers(names: Sequence[str] | None, files: dict[str, Any], options: dict[str, Any], quick: bool,
-                     budget: str | None, changes: Sequence[str], folder: Path, as_json: bool, quiet: bool) -> None:
+def _compare_taggers(data: Sequence[str], options: ComparisonOptions) -> None:
+    """Train taggers on sequences with a label for every token."""
     from regard.comparison.runs import RunReporter
     from regard.comparison.settings import TAGGERS, ComparisonSettings, road_steps
     from regard.comparison.taggers import LabelledData, compare_taggers, describe_setting, label_rows, score_rows
     from regard.training.tasks.labelling import TokenLabelSetup
 
-    if not files["data"]:
+    if not data:
         fail("--task label needs DATA: sequences with a label for every token.")
+    names = TAGGERS if options.models is None else _split_names(options.models)
 
     def run(settings: ComparisonSettings, reporter: RunReporter) -> ResultTable:
-        return compare_taggers(settings, LabelledData(**files), folder, reporter)
+        return compare_taggers(settings, LabelledData(**options.files(data)), options.folder(), reporter)
 
     def draw(found: ResultTable) -> None:
         console = _make_console(sys.stdout)
@@ -274,40 +290,45 @@ def _compare_taggers(names: Sequence[str] | None, files: dict[str, Any], options
         for head, rows in (score_rows(found), label_rows(found)):
             _print_table(console, head, rows)
 
-    _run_trainings(lambda: road_steps(TAGGERS if names is None else names, TokenLabelSetup.model_kinds), run, draw,
-                   {**options, "task": "label"}, quick, budget, changes, folder, as_json, quiet)
+    _run_trainings(lambda: road_steps(names, TokenLabelSetup.model_kinds), run, draw, options, task="label")
 
 
-def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | None, beam: int, device: str,
-                    as_json: bool, reading: dict[str, Any], to: str | None = None) -> None:
+def _compare_models(folders: Sequence[str], data: Sequence[str], options: ComparisonOptions) -> None:
+    """Test two trained translators on sentence pairs."""
     from regard.comparison import pairwise, runs
     from regard.comparison.pages import pair_page
     from regard.data.sources import formats
 
+    missing = [path for path in data if path != "-" and not os.path.exists(path)]
+    if missing:
+        fail(f"{missing[0]}: No such model folder or data file.")
+    _refuse(_given(options, "road", "models", "budget", "quick", "test", "validation", "set", "seeds"),
+            "with trained models, which are only tested")
     if len(folders) != 2:
         fail(f"Give two model folders, not {len(folders)}: {', '.join(folders)}.")
     if not data:
         fail("Give sentence pairs after the two model folders, to test the models on.")
-    folder = None if output is None else Path(output)
+    folder = None if options.output is None else Path(options.output)
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        fail(f"{output}: The folder exists already. Choose another one, or remove it.")
+        fail(f"{folder}: The folder exists already. Choose another one, or remove it.")
     try:
-        corpus = formats.read_pairs(data, **reading)
+        corpus = formats.read_pairs(data, **options.reading())
         pairs = [(pair.source, pair.target) for pair in corpus]
         say_notes(corpus.log.notes)
         told = {*corpus.log.languages.values()}
-        tasks = [choose_target(open_task(name, device, "Translator"), to, told) for name in folders]
+        tasks = [choose_target(open_task(name, options.device, "Translator"), options.to, told) for name in folders]
         first, second = zip(_model_names(folders), tasks, strict=True)
-        found = pairwise.compare_models(first, second, pairs, beams=beam)
+        beams = options.beam or DEFAULT_BEAM_SIZE
+        found = pairwise.compare_models(first, second, pairs, beams=beams)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             saved = runs.ComparisonFolder(folder)
             results = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
             saved.write(runs.RESULTS_FILE, results)
-            saved.write(runs.PAGE_FILE, pair_page(found, _write_sentence_pages(folder, found, (first, second), beam)))
+            saved.write(runs.PAGE_FILE, pair_page(found, _write_sentence_pages(folder, found, (first, second), beams)))
     except ValueError as error:
         fail(str(error))
-    if as_json:
+    if options.as_json:
         write_json(found)
     else:
         draw_pair(found, sys.stdout)

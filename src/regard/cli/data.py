@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,18 +27,22 @@ from regard.cli.options import (
     SourceOption,
     TargetOption,
     complete_names,
+    expand_options,
     with_examples,
 )
 from regard.cli.output import fail, say_notes, show_count
 from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
-    from regard.data.doctor import DoctorReport
+    from regard.data.doctor import DoctorReport, SkippedEntries
     from regard.data.filters import FilterConfig
+    from regard.data.sources.formats import PairCorpus
     from regard.training.estimate import TrainingEstimate
 
 Several = list[str] | None
 CHECKED_TASKS = ("seq2seq", "label", "tracks")
+DEFAULT_OBSERVED, DEFAULT_PREDICTED = 8, 12
+"""Default numbers of observed and predicted steps of tracks."""
 RULES = ("empty", "too_long", "ratio", "copy", "duplicate", "replacement", "mojibake", "control", "line_breaks",
          "decomposed", "outer_spaces", "repeated_source")
 """`regard.data.filters.RULE_NAMES`, which is not imported for the help; the first five skip pairs by default."""
@@ -61,6 +65,60 @@ def data() -> None:
     """Check data before training, or write example data."""
 
 
+@dataclass(frozen=True)
+class FilterOptions:
+    """Options of the filters of sentence pairs; None if not given."""
+
+    max_words: Annotated[int | None, typer.Option(
+        "--max-words", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="256",
+        help="Maximum number of words of a text.")] = None
+    max_characters: Annotated[int | None, typer.Option(
+        "--max-characters", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="2000",
+        help="Maximum number of characters of a text.")] = None
+    max_length_ratio: Annotated[float | None, typer.Option(
+        "--max-length-ratio", metavar="X", min=1, rich_help_panel=DATA_PANEL, show_default="6",
+        help="Maximum ratio of the lengths of source and target.")] = None
+    drop: Annotated[Several, typer.Option(
+        metavar="RULE", rich_help_panel=DATA_PANEL, show_default=False, autocompletion=complete_names(*RULES[5:]),
+        help=f"Also skip the pairs that this rule finds: {', '.join(RULES[5:])}; repeat for each rule.")] = None
+    keep: Annotated[Several, typer.Option(
+        metavar="RULE", rich_help_panel=DATA_PANEL, show_default=False, autocompletion=complete_names(*RULES[:5]),
+        help=f"Keep the pairs that this rule finds: {', '.join(RULES[:5])}; repeat for each rule.")] = None
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """Windows of tracks, and how their files are read; None if not given."""
+
+    observed: Annotated[int | None, typer.Option(
+        "--observed", metavar="N", min=2, rich_help_panel=DATA_PANEL, show_default="8",
+        help="Observed steps of tracks.")] = None
+    predicted: Annotated[int | None, typer.Option(
+        "--predicted", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="12",
+        help="Predicted steps of tracks.")] = None
+    columns: ColumnsOption = None
+    frame_step: FrameStepOption = None
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The files that DATA is compared with, and how all files are read; None if not given."""
+
+    validation: Annotated[Several, typer.Option(
+        "--validation", metavar="FILE", rich_help_panel=DATA_PANEL,
+        help="Validation data, to find pairs that are also in DATA, or nearly; repeat for each file.")] = None
+    test: Annotated[Several, typer.Option(
+        "--test", metavar="FILE", rich_help_panel=DATA_PANEL,
+        help="Test data, likewise; repeat for each file.")] = None
+    source: SourceOption = None
+    target: TargetOption = None
+    format: FormatOption = None
+
+    def reading(self) -> dict[str, Any]:
+        """How the files are read."""
+        return {"source": self.source, "target": self.target, "format": self.format}
+
+
 @app.command(cls=PanelCommand)
 @with_examples("""
     regard data check pairs.tsv
@@ -69,45 +127,20 @@ def data() -> None:
     regard data check labelled.tsv --task label --test test.tsv
     regard data check tracks.csv               # frame, agent, x, y
 """)
+@expand_options
 def check(
     data: Annotated[list[str], typer.Argument(
         metavar="DATA", help="Sentence pairs (TSV, JSONL, PO, TMX, or pairs of plain files: sources, then targets), "
         "also compressed with gzip. With --task label: sequences with a label for every token (TSV, CoNLL, JSONL). - "
         "is standard input.")],
+    *,
     task: Annotated[str | None, typer.Option(
         "--task", metavar="NAME", rich_help_panel=DATA_PANEL, show_default="seq2seq, or tracks by the header of DATA",
         autocompletion=complete_names(*CHECKED_TASKS),
         help=f"What the data is for: {', '.join(CHECKED_TASKS)}.")] = None,
-    validation: Annotated[Several, typer.Option(
-        metavar="FILE", rich_help_panel=DATA_PANEL,
-        help="Validation data, to find pairs that are also in DATA, or nearly; repeat for each file.")] = None,
-    test: Annotated[Several, typer.Option(
-        "--test", metavar="FILE", rich_help_panel=DATA_PANEL,
-        help="Test data, likewise; repeat for each file.")] = None,
-    source: SourceOption = None,
-    target: TargetOption = None,
-    format: FormatOption = None,
-    max_words: Annotated[int | None, typer.Option(
-        "--max-words", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="256",
-        help="Maximum number of words of a text.")] = None,
-    max_characters: Annotated[int | None, typer.Option(
-        "--max-characters", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="2000",
-        help="Maximum number of characters of a text.")] = None,
-    max_length_ratio: Annotated[float | None, typer.Option(
-        "--max-length-ratio", metavar="X", min=1, rich_help_panel=DATA_PANEL, show_default="6",
-        help="Maximum ratio of the lengths of source and target.")] = None,
-    drop: Annotated[Several, typer.Option(
-        metavar="RULE", rich_help_panel=DATA_PANEL, show_default=False, autocompletion=complete_names(*RULES[5:]),
-        help=f"Also skip the pairs that this rule finds: {', '.join(RULES[5:])}; repeat for each rule.")] = None,
-    keep: Annotated[Several, typer.Option(
-        metavar="RULE", rich_help_panel=DATA_PANEL, show_default=False, autocompletion=complete_names(*RULES[:5]),
-        help=f"Keep the pairs that this rule finds: {', '.join(RULES[:5])}; repeat for each rule.")] = None,
-    observed: Annotated[int, typer.Option(
-        "--observed", metavar="N", min=2, rich_help_panel=DATA_PANEL, help="Observed steps of tracks.")] = 8,
-    predicted: Annotated[int, typer.Option(
-        "--predicted", metavar="N", min=1, rich_help_panel=DATA_PANEL, help="Predicted steps of tracks.")] = 12,
-    columns: ColumnsOption = None,
-    frame_step: FrameStepOption = None,
+    files: FileOptions,
+    filters: FilterOptions,
+    tracks: WindowOptions,
     as_json: JsonReportOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -122,43 +155,44 @@ def check(
     """
     if task not in (None, *CHECKED_TASKS):
         fail(f"--task must be {' or '.join(CHECKED_TASKS)}, but is {task} instead.")
-    if task == "label":
-        filters_given = {"--max-words": max_words, "--max-characters": max_characters, "--drop": drop, "--keep": keep,
-                         "--max-length-ratio": max_length_ratio}
-        if named := [name for name, value in filters_given.items() if value is not None]:
-            fail(f"{', '.join(named)}: These options are for sentence pairs. Leave them out with --task label.")
-        _check_labels(data, validation or (), test or (), {"source": source, "target": target, "format": format},
-                      as_json)
-        return
-    if task == "tracks" or (task is None and _are_tracks(data, columns)):
-        _check_tracks(data, columns, frame_step, observed, predicted, as_json)
-        return
+    if task is None:
+        task = "tracks" if _are_tracks(data, tracks.columns) else "seq2seq"
+    if task == "tracks":
+        _refuse_options((files, filters), "sentence pairs or labels", "tracks")
+        _check_tracks(data, tracks, as_json)
+    elif task == "label":
+        _refuse_options((filters,), "sentence pairs", "--task label")
+        _refuse_options((tracks,), "tracks", "--task label")
+        _check_labels(data, files, as_json)
+    else:
+        _refuse_options((tracks,), "tracks", "sentence pairs")
+        _check_pairs(data, files, filters, as_json, quiet)
+
+
+def _refuse_options(groups: Iterable[object], wanted: str, own: str) -> None:
+    """Refuse the given options of groups that have no effect on this data."""
+    names = [f"--{field.name.replace('_', '-')}" for group in groups for field in fields(group)  # type: ignore[arg-type]
+             if getattr(group, field.name) is not None]
+    if names:
+        what = "This option is" if len(names) == 1 else "These options are"
+        fail(f"{', '.join(names)}: {what} for {wanted}. Leave {'it' if len(names) == 1 else 'them'} out with {own}.")
+
+
+def _check_pairs(data: Sequence[str], files: FileOptions, filters: FilterOptions, as_json: bool, quiet: bool) -> None:
+    """Check sentence pairs, and estimate the time of a training."""
     from regard.data import doctor
-    from regard.data.sources import formats
     from regard.data.sources.text import DataError
     from regard.toml import ConfigError
 
     skipped = doctor.SkippedEntries()
     try:
-        filters = _make_filters(max_words, max_characters, max_length_ratio, drop or (), keep or ())
-        named = [name for name, files in (("DATA", data), ("--validation", validation), ("--test", test))
-                 if "-" in (files or ())]
-        if len(named) > 1:
-            raise DataError(f"standard input: {' and '.join(named)} name it, but it can be read only once. Save it to "
-                            "a file first.")
-        try:
-            pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
-            validation_pairs, test_pairs = (
-                formats.read_pairs(files, source=source, target=target, format=format, skipped=skipped)
-                if files else None for files in (validation, test))
-        except ValueError as error:  # a wrong argument
-            raise DataError(str(error)) from error
-        found = doctor.check_corpus(pairs if quiet else show_count(pairs, "pairs", sys.stderr), filters,
-                                    validation=validation_pairs, test=test_pairs, near_duplicates=True,
-                                    skipped=skipped)
+        rules = _make_filters(filters)
+        pairs, validation, test = _open_pairs(data, files, skipped)
+        found = doctor.check_corpus(pairs if quiet else show_count(pairs, "pairs", sys.stderr), rules,
+                                    validation=validation, test=test, near_duplicates=True, skipped=skipped)
     except (DataError, ConfigError) as error:
         fail(str(error))
-    say_notes([note for each in (pairs, validation_pairs, test_pairs) if each is not None for note in each.log.notes])
+    say_notes([note for each in (pairs, validation, test) if each is not None for note in each.log.notes])
     estimates = _estimate_training(found)
     if as_json:
         tables = {**found.tables(), "estimate": {name: asdict(each) for name, each in estimates.items()} or None}
@@ -169,6 +203,26 @@ def check(
         _draw_estimates(estimates, terminal)
     if not found.kept:
         fail(" ".join(found.warnings()) + " There is nothing to train on.")
+
+
+def _open_pairs(data: Sequence[str], files: FileOptions,
+                skipped: "SkippedEntries") -> "tuple[PairCorpus, PairCorpus | None, PairCorpus | None]":
+    """The pairs of DATA, of --validation and of --test; a DataError if a file cannot be read so."""
+    from regard.data.sources import formats
+    from regard.data.sources.text import DataError
+
+    named = [name for name, paths in (("DATA", data), ("--validation", files.validation), ("--test", files.test))
+             if "-" in (paths or ())]
+    if len(named) > 1:
+        raise DataError(f"standard input: {' and '.join(named)} name it, but it can be read only once. Save it to a "
+                        "file first.")
+    try:
+        pairs = formats.read_pairs(data, skipped=skipped, **files.reading())
+        validation, test = (formats.read_pairs(paths, skipped=skipped, **files.reading()) if paths else None
+                            for paths in (files.validation, files.test))
+    except ValueError as error:  # a wrong argument
+        raise DataError(str(error)) from error
+    return pairs, validation, test
 
 
 @app.command(cls=PanelCommand)
@@ -245,15 +299,16 @@ def _are_tracks(data: Sequence[str], columns: str | None) -> bool:
     return columns is not None or all(path != "-" and looks_like_tracks(path) for path in data)
 
 
-def _check_tracks(data: Sequence[str], columns: str | None, frame_step: float | None, observed: int, predicted: int,
-                  as_json: bool) -> None:
+def _check_tracks(data: Sequence[str], options: WindowOptions, as_json: bool) -> None:
+    """Check tracks of agents."""
     from regard.data.sources.text import ReadLog
     from regard.data.tracks.checking import check_tracks
     from regard.data.tracks.reading import read_tracks
 
     log = ReadLog()
+    observed, predicted = options.observed or DEFAULT_OBSERVED, options.predicted or DEFAULT_PREDICTED
     try:
-        found = check_tracks(read_tracks(data, columns, log), observed, predicted, frame_step)
+        found = check_tracks(read_tracks(data, options.columns, log), observed, predicted, options.frame_step)
     except ValueError as error:
         fail(str(error))
     say_notes(log.notes)
@@ -336,20 +391,19 @@ def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
         terminal.text(escape_unprintable(warning), "  ")
 
 
-def _check_labels(data: Sequence[str], validation: Sequence[str], test: Sequence[str], reading: dict[str, Any],
-                  as_json: bool) -> None:
+def _check_labels(data: Sequence[str], options: FileOptions, as_json: bool) -> None:
     """Check sequences with a label for every token."""
     from regard.data.label_report import check_labels
     from regard.data.sources.text import InputFile, ReadLog
     from regard.data.sources.token_labels import LabelledFile
 
-    log = ReadLog()
+    log, reading = ReadLog(), options.reading()
     try:
         files = [LabelledFile(InputFile(data[0]), log=log, **reading)]
         unit = files[0].layout.unit
         files += [LabelledFile(InputFile(path), unit=unit, log=log, **reading) for path in data[1:]]
         others = [[LabelledFile(InputFile(path), unit=unit, log=log, **reading) for path in paths]
-                  for paths in (validation, test)]
+                  for paths in (options.validation or (), options.test or ())]
         found = check_labels(files, validation=others[0], test=others[1]).tables()
     except ValueError as error:
         fail(str(error))
@@ -520,19 +574,19 @@ def _percent(count: int, total: int) -> str:
     return f"{100 * count / total:.2f}%" if total else ""
 
 
-def _make_filters(max_words: int | None, max_characters: int | None, max_length_ratio: float | None,
-                  drop: Iterable[str], keep: Iterable[str]) -> "FilterConfig":
+def _make_filters(options: FilterOptions) -> "FilterConfig":
     from regard import checks
     from regard.data.filters import RULE_NAMES, FilterConfig
     from regard.data.sources.text import DataError
 
+    drop, keep = options.drop or (), options.keep or ()
     for option, names in (("--drop", drop), ("--keep", keep)):
         for name in names:
             try:
                 checks.pick(option, name, dict.fromkeys(RULE_NAMES))
             except ValueError as error:
                 raise DataError(str(error)) from error
-    limits = {"max_words": max_words, "max_characters": max_characters, "max_length_ratio": max_length_ratio}
+    limits = {name: getattr(options, name) for name in ("max_words", "max_characters", "max_length_ratio")}
     given: dict[str, Any] = {key: value for key, value in limits.items() if value is not None}
     chosen = {*FilterConfig.drop, *drop} - {*keep}
     return FilterConfig(drop=tuple(name for name in RULE_NAMES if name in chosen), **given)

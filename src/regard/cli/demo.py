@@ -6,7 +6,6 @@ word combinations that are not in the training data, and the gold alignment of t
 stdout, the progress bar to stderr.
 """
 
-import contextlib
 import itertools
 import os
 import sys
@@ -139,13 +138,17 @@ def run_demo(out: TextIO, messages: TextIO, output: str | None, setting: DemoSet
         messages: the stream of the progress.
         output: a folder that is kept; without one, the model is removed at the end.
     """
+    import torch
+
     from regard.storage.filesystem import FolderError
     from regard.training.loop import TrainingError
+    from regard.training.threads import torch_threads
 
+    threads = min(torch.get_num_threads(), THREADS)
     try:
         if output is not None and os.path.lexists(output):
             raise FolderError(f"{output}: It exists already. Choose another folder, or remove it.")
-        with tempfile.TemporaryDirectory(prefix="regard-demo-") as place, _few_threads():
+        with tempfile.TemporaryDirectory(prefix="regard-demo-") as place, torch_threads(threads):
             folder = Path(place) / "model" if output is None else Path(output)
             return _train_and_show(Terminal.of(out), messages, Path(place), folder, output is not None, setting)
     except TrainingError as error:
@@ -288,19 +291,6 @@ class _QuietStartLogger:
     def close(self) -> None:
         """Close the inner logger."""
         self.logger.close()
-
-
-@contextlib.contextmanager
-def _few_threads() -> Iterator[None]:
-    """Limit the threads of torch inside the block."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(min(before, THREADS))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _write_pairs(path: Path, pairs: "Iterator[AlignedPair]") -> None:

@@ -6,8 +6,8 @@ The task of the model decides what the data must be and what is computed. The da
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from math import log
 from pathlib import Path
 from statistics import fmean
@@ -36,6 +36,7 @@ from regard.cli.options import (
     beam_option,
     choose_target,
     complete_names,
+    expand_options,
     open_task,
     with_examples,
 )
@@ -60,6 +61,64 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 
 
+DEFAULT_BEAM_SIZE, DEFAULT_TOKENIZER = 5, "13a"
+OPTION_TASKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("direction", "to", "beam", "lowercase", "tokenize", "output"), ("Translator",)),
+    **dict.fromkeys(("source", "target", "format"), ("Translator", "Labeller")),
+    **dict.fromkeys(("columns", "frame_step", "collision_distance"), ("Forecaster",)),
+    **dict.fromkeys(("merge", "confusion"), ("Labeller",)),
+    "window": ("Completer",),
+    "batch_tokens": ("Translator", "Classifier", "Labeller"),
+}
+"""The classes of tasks that each option is for; it is refused for others."""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How the test data is read, what is computed, and what is written; None if not given."""
+
+    direction: Annotated[list[str] | None, typer.Option(
+        "--direction", metavar="PAIR:FILE,...", rich_help_panel=DATA_PANEL, show_default=False,
+        help="Test data of one direction of a model for several languages, instead of DATA: en-fr:test.en,test.fr. "
+        "Repeat for each direction; each gets its own scores.")] = None
+    to: ToOption = None
+    source: SourceOption = None
+    target: TargetOption = None
+    format: FormatOption = None
+    beam: Annotated[int | None, beam_option(
+        f"{DEFAULT_BEAM_SIZE}", help="Beam size of a translator; 1 is greedy search.")] = None
+    window: Annotated[int | None, typer.Option(
+        "--window", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="as in training",
+        help="Context of a language model, in tokens.")] = None
+    columns: ColumnsOption = None
+    frame_step: FrameStepOption = None
+    collision_distance: Annotated[float | None, typer.Option(
+        "--collision-distance", metavar="X", min=0, rich_help_panel=DATA_PANEL, show_default="0.2",
+        help="Distance below which two agents of tracks collide, in the units of the data.")] = None
+    batch_tokens: BatchTokensOption = None
+    lowercase: Annotated[bool, typer.Option(
+        "--lowercase", rich_help_panel=OUTPUT_PANEL, help="Compute BLEU and chrF on lowercased texts.")] = False
+    tokenize: Annotated[str | None, typer.Option(
+        "--tokenize", metavar="NAME", rich_help_panel=OUTPUT_PANEL, show_default=DEFAULT_TOKENIZER,
+        autocompletion=complete_names("13a", "intl", "zh", "char", "none"),
+        help="sacreBLEU's tokenizer for BLEU: 13a, intl, zh, char, or none for texts that are tokenized "
+        "already.")] = None
+    merge: Annotated[str | None, typer.Option(
+        "--merge", metavar="GROUPS", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Labeller: also score groups of labels, such as H=HGI,E=EB,C=* or noun=NOUN+PROPN; * stands for all "
+        "others.")] = None
+    confusion: Annotated[str | None, typer.Option(
+        "--confusion", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Labeller: draw the confusion matrix into a new file (.png, .svg or .pdf).")] = None
+    output: Annotated[str | None, typer.Option(
+        "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Also write the translations to a new file, one per line.")] = None
+
+    def reading(self) -> Table:
+        """How the files of pairs and of labelled sequences are read."""
+        return {"source": self.source, "target": self.target, "format": self.format}
+
+
 @with_examples("""
     regard evaluate model test.tsv                       # BLEU, chrF and loss
     regard evaluate model test.en test.fr -o output.fr   # keep the translations
@@ -67,6 +126,7 @@ Table = dict[str, Any]
     regard evaluate labeller test.tsv --merge "H=HGI,E=EB,C=*"
     regard evaluate model --direction en-fr:a.tsv --direction en-de:b.tsv
 """)
+@expand_options
 def evaluate(
     model: ModelArgument,
     data: Annotated[list[str] | None, typer.Argument(
@@ -75,42 +135,9 @@ def evaluate(
         "Language model and masked language model: plain text. Classifier: a TSV of text and label, a folder with one "
         "folder of images per class, or two IDX files. Labeller: sequences with a label for every token (TSV, CoNLL, "
         "JSONL). - is standard input.")] = None,
-    direction: Annotated[list[str] | None, typer.Option(
-        "--direction", metavar="PAIR:FILE,...", rich_help_panel=DATA_PANEL, show_default=False,
-        help="Test data of one direction of a model for several languages, instead of DATA: en-fr:test.en,test.fr. "
-        "Repeat for each direction; each gets its own scores.")] = None,
-    to: ToOption = None,
-    source: SourceOption = None,
-    target: TargetOption = None,
-    format: FormatOption = None,
-    beam: Annotated[int, beam_option("5", help="Beam size of a translator; 1 is greedy search.")] = 5,
-    window: Annotated[int | None, typer.Option(
-        "--window", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="as in training",
-        help="Context of a language model, in tokens.")] = None,
-    columns: ColumnsOption = None,
-    frame_step: FrameStepOption = None,
-    collision_distance: Annotated[float, typer.Option(
-        "--collision-distance", metavar="X", min=0, rich_help_panel=DATA_PANEL,
-        help="Distance below which two agents of tracks collide, in the units of the data.")] = 0.2,
+    *,
+    options: EvaluationOptions,
     device: DeviceOption = AUTO_DEVICE,
-    batch_tokens: BatchTokensOption = None,
-    lowercase: Annotated[bool, typer.Option(
-        "--lowercase", rich_help_panel=OUTPUT_PANEL, help="Compute BLEU and chrF on lowercased texts.")] = False,
-    tokenize: Annotated[str, typer.Option(
-        "--tokenize", metavar="NAME", rich_help_panel=OUTPUT_PANEL,
-        autocompletion=complete_names("13a", "intl", "zh", "char", "none"),
-        help="sacreBLEU's tokenizer for BLEU: 13a, intl, zh, char, or none for texts that are tokenized "
-        "already.")] = "13a",
-    merge: Annotated[str | None, typer.Option(
-        "--merge", metavar="GROUPS", rich_help_panel=OUTPUT_PANEL, show_default=False,
-        help="Labeller: also score groups of labels, such as H=HGI,E=EB,C=* or noun=NOUN+PROPN; * stands for all "
-        "others.")] = None,
-    confusion: Annotated[str | None, typer.Option(
-        "--confusion", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
-        help="Labeller: draw the confusion matrix into a new file (.png, .svg or .pdf).")] = None,
-    output: Annotated[str | None, typer.Option(
-        "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
-        help="Also write the translations to a new file, one per line.")] = None,
     as_json: JsonReportOption = False,
 ) -> None:
     """Score a model on test data.
@@ -122,47 +149,11 @@ def evaluate(
     every label, and of spans for the labels of an IOB scheme (conlleval's rule); a forecaster of tracks its distances,
     beside those of constant velocity, k-means futures and linear regressions.
     """
-    from regard.tasks.classifier import Classifier
-    from regard.tasks.completer import Completer
-    from regard.tasks.filler import Filler
-    from regard.tasks.forecaster import Forecaster
-    from regard.tasks.labeller import Labeller
-    from regard.tasks.translator import Translator
-
-    for file in (output, confusion):
-        if file is not None and os.path.lexists(file):
-            fail(f"{file}: The file exists already. Choose another name, or remove it.")
-        if file is not None and not os.path.isdir(os.path.dirname(file) or "."):
-            fail(f"{file}: The folder {os.path.dirname(file)} does not exist. Create it first.")
+    _check_new_files(options.output, options.confusion)
     task = open_task(model, device, *TASK_COMMANDS)
-    _refuse_options(model, task, {"--to": (to, "Translator"), "--direction": (direction, "Translator"),
-                                  "-o": (output, "Translator"), "--merge": (merge, "Labeller"),
-                                  "--confusion": (confusion, "Labeller"), "--columns": (columns, "Forecaster"),
-                                  "--frame-step": (frame_step, "Forecaster")})
+    _refuse_options(model, task, options)
     try:
-        data = _check_data(data, direction, to)
-        if isinstance(task, Translator):
-            options = {"beams": beam, "lowercase": lowercase, "tokenize": tokenize, "batch_tokens": batch_tokens}
-            directions = _test_directions(task, data, direction, to, source, format)
-            reading: Table = {"source": source, "target": target, "format": format}
-            if directions:
-                found = _evaluate_directions(task, directions, output, options, reading)
-            else:
-                from regard.data.sources import formats
-
-                found = _evaluate_translator(task, formats.read_pairs(data, **reading), output, options, to)
-        elif isinstance(task, Completer):
-            found = _evaluate_completer(task, data, window)
-        elif isinstance(task, Filler):
-            found = _evaluate_filler(task, data)
-        elif isinstance(task, Labeller):
-            reading = {"source": source, "target": target, "format": format}
-            found = _evaluate_labeller(task, data, reading, merge, confusion, batch_tokens)
-        elif isinstance(task, Forecaster):
-            found = _evaluate_forecaster(task, data, columns, frame_step, collision_distance)
-        else:
-            assert isinstance(task, Classifier)
-            found = _evaluate_classifier(task, data, batch_tokens)
+        found = _evaluate_task(task, _check_data(data, options), options)
     except ValueError as error:
         fail(str(error))
     if as_json:
@@ -171,72 +162,117 @@ def evaluate(
         _draw_table(found, Terminal.of(sys.stdout))
 
 
-def _refuse_options(model: str, task: "Task", given: Mapping[str, tuple[object, str]]) -> None:
-    """Refuse options that have no effect on this model: the value of each, and the class of tasks that it is for."""
+def _check_new_files(*files: str | None) -> None:
+    """Refuse an output file that exists, or whose folder does not, before the work begins."""
+    for file in files:
+        if file is not None and os.path.lexists(file):
+            fail(f"{file}: The file exists already. Choose another name, or remove it.")
+        if file is not None and not os.path.isdir(os.path.dirname(file) or "."):
+            fail(f"{file}: The folder {os.path.dirname(file)} does not exist. Create it first.")
+
+
+def _refuse_options(model: str, task: "Task", options: EvaluationOptions) -> None:
+    """Refuse options that have no effect on this model."""
     own = type(task).__name__
-    for name, (value, kind) in given.items():
-        if value and own != kind:
-            fail(f"{model}: {name} is for {TASK_NOUNS[kind]}, but this model is {TASK_NOUNS[own]}. Leave it out.")
+    for field, kinds in OPTION_TASKS.items():
+        value = getattr(options, field)
+        if value is not None and value is not False and own not in kinds:
+            name = "-o" if field == "output" else f"--{field.replace('_', '-')}"
+            fail(f"{model}: {name} is for {' or '.join(TASK_NOUNS[kind] for kind in kinds)}, but this model is "
+                 f"{TASK_NOUNS[own]}. Leave it out.")
 
 
-def _check_data(data: list[str] | None, direction: list[str] | None, to: str | None) -> list[str]:
+def _check_data(data: list[str] | None, options: EvaluationOptions) -> list[str]:
     """The files of DATA; none if directions are given instead."""
-    if data and direction:
+    if data and options.direction:
         fail(f"{data[0]}: With --direction the data of every direction is named there. Leave out DATA.")
-    if not data and not direction:
+    if not data and not options.direction:
         fail("Give test data after the model: its files, or --direction en-fr:test.en,test.fr for each direction.")
-    if to is not None and direction:
+    if options.to is not None and options.direction:
         fail("--to has no effect with --direction, which names the target language. Leave it out.")
     return data or []
 
 
-def _test_directions(task: "Translator", data: Sequence[str], direction: Sequence[str] | None, to: str | None,
-                     source: str | None, format: str | None) -> "list[DirectionData]":
+def _evaluate_task(task: "Task", data: Sequence[str], options: EvaluationOptions) -> Table:
+    """The scores of a model, by the class of its task."""
+    from regard.tasks.classifier import Classifier
+    from regard.tasks.completer import Completer
+    from regard.tasks.filler import Filler
+    from regard.tasks.forecaster import Forecaster
+    from regard.tasks.labeller import Labeller
+    from regard.tasks.translator import Translator
+
+    if isinstance(task, Translator):
+        return _evaluate_pairs(task, data, options)
+    if isinstance(task, Completer):
+        return _evaluate_completer(task, data, options.window)
+    if isinstance(task, Filler):
+        return _evaluate_filler(task, data)
+    if isinstance(task, Labeller):
+        return _evaluate_labeller(task, data, options)
+    if isinstance(task, Forecaster):
+        return _evaluate_forecaster(task, data, options)
+    assert isinstance(task, Classifier)
+    return _evaluate_classifier(task, data, options.batch_tokens)
+
+
+def _evaluate_pairs(task: "Translator", data: Sequence[str], options: EvaluationOptions) -> Table:
+    """The scores of a translator, on one direction or on several."""
+    from regard.data.sources import formats
+
+    directions = _test_directions(task, data, options)
+    if directions:
+        return _evaluate_directions(task, directions, options)
+    return _evaluate_translator(task, formats.read_pairs(data, **options.reading()), options)
+
+
+def _test_directions(task: "Translator", data: Sequence[str], options: EvaluationOptions) -> "list[DirectionData]":
     """The directions of the test data; none if it has one that need not be named."""
     from regard.data import directions as directed
 
-    if direction:
-        found = [directed.parse_direction(text) for text in direction]
+    if options.direction:
+        found = [directed.parse_direction(text) for text in options.direction]
         directed.check_directions(found)
         return found
-    if source is not None or to is not None or not task.target_languages:
+    if options.source is not None or options.to is not None or not task.target_languages:
         return []
-    return directed.named_directions(data, format)
+    return directed.named_directions(data, options.format)
 
 
-def _evaluate_directions(task: "Translator", directions: "Sequence[DirectionData]", output: str | None, options: Table,
-                         reading: Table) -> Table:
+def _evaluate_directions(task: "Translator", directions: "Sequence[DirectionData]",
+                         options: EvaluationOptions) -> Table:
     """Scores for each direction, and their means."""
     from regard.data.directions import read_direction
 
-    if output is not None and len(directions) > 1:
-        fail(f"{output}: -o writes the translations of one direction, and the test data has "
+    if options.output is not None and len(directions) > 1:
+        fail(f"{options.output}: -o writes the translations of one direction, and the test data has "
              f"{', '.join(one.name for one in directions)}. Leave it out, or evaluate them one by one.")
     views = [task.into(one.languages.target) for one in directions]  # an unknown language is refused first
     tables = [{"direction": one.name,
-               **_evaluate_translator(view, read_direction(one, one.data, **reading), output, options)}
+               **_evaluate_translator(view, read_direction(one, one.data, **options.reading()), options)}
               for one, view in zip(directions, views, strict=True)]
     if len(tables) == 1:
         return tables[0]
     means = {key: fmean(table[key] for table in tables) for key in ("bleu", "chrf", "loss")}
-    return {"task": "directions", "pairs": sum(table["pairs"] for table in tables), "beam": options["beams"], **means,
+    return {"task": "directions", "pairs": sum(table["pairs"] for table in tables), "beam": tables[0]["beam"], **means,
             "directions": tables}
 
 
-def _evaluate_translator(task: "Translator", pairs: "PairCorpus", output: str | None, options: Table,
-                         to: str | None = None) -> Table:
+def _evaluate_translator(task: "Translator", pairs: "PairCorpus", options: EvaluationOptions) -> Table:
     from regard.storage.filesystem import write_file
     from regard.tasks.evaluation import evaluate_translator
 
     given = [(pair.source, pair.target) for pair in pairs]
     say_notes(pairs.log.notes)
-    task = choose_target(task, to, {*pairs.log.languages.values()})
-    found = evaluate_translator(task, given, **options)
-    if output is not None:
+    task = choose_target(task, options.to, {*pairs.log.languages.values()})
+    beams = options.beam or DEFAULT_BEAM_SIZE
+    found = evaluate_translator(task, given, beams=beams, lowercase=options.lowercase,
+                                tokenize=options.tokenize or DEFAULT_TOKENIZER, batch_tokens=options.batch_tokens)
+    if options.output is not None:
         lines = [text.replace("\r", " ").replace("\n", " ") + "\n" for text in found.hypotheses]
-        write_file(Path(output), "".join(lines).encode("utf-8", "backslashreplace"), overwrite=False)
+        write_file(Path(options.output), "".join(lines).encode("utf-8", "backslashreplace"), overwrite=False)
     scores = found.scores
-    return {"task": "translator", "pairs": len(given), "beam": options["beams"],
+    return {"task": "translator", "pairs": len(given), "beam": beams,
             "bleu": scores.bleu, "bleu_interval": scores.bleu_interval, "bleu_signature": scores.bleu_signature,
             "chrf": scores.chrf, "chrf_interval": scores.chrf_interval, "chrf_signature": scores.chrf_signature,
             **_loss_table(found.loss), "cut": found.cut, "by_length": [bucket._asdict() for bucket in found.by_length],
@@ -291,24 +327,23 @@ def _evaluate_classifier(task: "Classifier", data: Sequence[str], batch_tokens: 
     return {"task": "classifier", **asdict(found), "accuracy": found.accuracy}
 
 
-def _evaluate_labeller(task: "Labeller", data: Sequence[str], reading: Table, merge: str | None, confusion: str | None,
-                       batch_tokens: int | None) -> Table:
+def _evaluate_labeller(task: "Labeller", data: Sequence[str], options: EvaluationOptions) -> Table:
     from regard.data.sources.text import DataError, InputFile, ReadLog
     from regard.data.sources.token_labels import LabelledFile
     from regard.tasks.evaluation import evaluate_labeller
     from regard.tasks.label_scores import parse_merge
 
-    groups = None if merge is None else parse_merge(merge)
-    _check_picture(confusion)
+    groups = None if options.merge is None else parse_merge(options.merge)
+    _check_picture(options.confusion)
     log, empty = ReadLog(), list[Any]()
-    files = [LabelledFile(InputFile(path), unit=task.unit, log=log, **reading) for path in data]
+    files = [LabelledFile(InputFile(path), unit=task.unit, log=log, **options.reading()) for path in data]
     sequences = [(one.tokens, one.labels) for file in files for one in file.read(empty)]
     say_notes(log.notes)
     if not sequences:
         raise DataError(f"{', '.join(data)}: There are no labelled sequences in this data.")
-    found = evaluate_labeller(task, sequences, batch_tokens=batch_tokens)
-    if confusion is not None:
-        _draw_confusion(found.scores, confusion)
+    found = evaluate_labeller(task, sequences, batch_tokens=options.batch_tokens)
+    if options.confusion is not None:
+        _draw_confusion(found.scores, options.confusion)
     merged = {}
     if groups is not None:
         names = found.scores.rows
@@ -364,21 +399,22 @@ def read_images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list[
     return torch.stack([torch.tensor(array) for array in arrays]), labels
 
 
-def _evaluate_forecaster(task: "Forecaster", data: Sequence[str], columns: str | None, frame_step: float | None,
-                         collision_distance: float) -> Table:
+def _evaluate_forecaster(task: "Forecaster", data: Sequence[str], options: EvaluationOptions) -> Table:
     from regard.data.sources.text import ReadLog
     from regard.data.tracks.reading import read_tracks
     from regard.data.tracks.windows import all_windows
+    from regard.tasks.forecast_metrics import COLLISION_DISTANCE
     from regard.tasks.forecaster import evaluate_forecaster
 
     log = ReadLog()
-    scenes = read_tracks(data, columns, log)
+    scenes = read_tracks(data, options.columns, log)
     say_notes(log.notes)
-    config = task.config
-    windows = all_windows(scenes, config.observed_steps, config.predicted_steps, step=frame_step)
-    found = evaluate_forecaster(task, [window for some in windows for window in some], collision_distance)
+    config, distance = task.config, options.collision_distance
+    distance = COLLISION_DISTANCE if distance is None else distance
+    windows = all_windows(scenes, config.observed_steps, config.predicted_steps, step=options.frame_step)
+    found = evaluate_forecaster(task, [window for some in windows for window in some], distance)
     return {"task": "forecaster", "futures": config.num_futures, "observed": config.observed_steps,
-            "predicted": config.predicted_steps, "collision_distance": collision_distance, **found}
+            "predicted": config.predicted_steps, "collision_distance": distance, **found}
 
 
 def _draw_forecaster(found: Table, terminal: Terminal) -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -39,6 +39,7 @@ from regard.cli.options import (
     beam_option,
     choose_target,
     complete_names,
+    expand_options,
     open_task,
     with_examples,
 )
@@ -73,6 +74,81 @@ LARGE_MAP = 4000 ** 2
 """With more weights in one head, writing a file takes a noticeable time."""
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """Which results of a model are shown; None if not given."""
+
+    other: Annotated[str | None, typer.Option(
+        "--with", metavar="MODEL", rich_help_panel=MODEL_PANEL, show_default=False,
+        help="A second model, shown on the same text.")] = None
+    target: Annotated[str | None, typer.Option(
+        "--target", metavar="TEXT", rich_help_panel=SEARCH_PANEL, show_default=False,
+        help="Show the attention for this translation instead of the model's own (forced decoding).")] = None
+    to: ToOption = None
+    beam: Annotated[int | None, beam_option("5 for a translator, 1 for a language model", max=64)] = None
+    max_length: Annotated[int | None, typer.Option(
+        "--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL, show_default="0",
+        help="Number of tokens that a language model generates after the text.")] = None
+    influence: Annotated[bool | None, typer.Option(
+        "--influence/--no-influence", rich_help_panel=OUTPUT_PANEL, show_default="for at most 256 words",
+        help="Compute what each word of the input changes if it is left out. In a text of more than 64 words, groups "
+        "of neighbours are left out; on the page a click on a group computes its words.")] = None
+
+
+@dataclass(frozen=True)
+class SceneOptions:
+    """What is shown of a scene of tracks; None if not given."""
+
+    frame: Annotated[float | None, typer.Option(
+        "--frame", metavar="X", rich_help_panel=DATA_PANEL, show_default="the last whose future is in the file",
+        help="Last frame of tracks that is observed.")] = None
+    columns: ColumnsOption = None
+    joint: Annotated[bool, typer.Option(
+        "--joint", rich_help_panel=OUTPUT_PANEL, help="Show futures of the whole scene of tracks.")] = False
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The measurement of all heads; None if not given."""
+
+    heads: Annotated[list[str] | None, typer.Option(
+        "--heads", metavar="DATA", rich_help_panel=DATA_PANEL, show_default=False,
+        help="Instead of one text, measure what each head does on test data as for regard evaluate: the places that it "
+        "attends to, and the rise of the loss without it. Prints a table, and stores it in the model folder. Repeat "
+        "for several files.")] = None
+    sentences: Annotated[int | None, typer.Option(
+        "--sentences", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="200",
+        help="Number of sentences of --heads, the first ones of the data.")] = None
+    as_json: JsonReportOption = False
+
+
+@dataclass(frozen=True)
+class DisplayOptions:
+    """Where the attention is shown."""
+
+    output: Annotated[str | None, typer.Option(
+        "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Write a new file: .html (a page that works offline), .png, .svg or .pdf (a picture), or .safetensors (a "
+        "trace). - prints to the terminal.")] = None
+    view: Annotated[str | None, typer.Option(
+        "--view", metavar="NAME", rich_help_panel=OUTPUT_PANEL, show_default="map, or patches for an image",
+        autocompletion=complete_names("map", "heads", "entropy", "patches"),
+        help="Kind of picture: map (one attention map), heads (all heads), entropy (of every head), or patches "
+        "(over an image).")] = None
+    terminal: Annotated[bool, typer.Option(
+        "--terminal", rich_help_panel=OUTPUT_PANEL, help="Print one attention map in the terminal.")] = False
+    browser: Annotated[bool, typer.Option(
+        "--browser/--no-browser", rich_help_panel=OUTPUT_PANEL, help="Open the page in the browser.")] = True
+    port: Annotated[int, typer.Option(
+        "--port", metavar="N", min=0, max=65535, rich_help_panel=OUTPUT_PANEL,
+        help="Port of the page; 0 chooses a free one.")] = 0
+
+    @property
+    def printed(self) -> bool:
+        """Whether the attention is printed in the terminal."""
+        return self.terminal or self.output == "-"
+
+
 @with_examples("""
     regard look model "The black cat sleeps."              # in the browser
     regard look model "The black cat sleeps." -o cat.png   # or .html, .svg, .pdf
@@ -80,6 +156,7 @@ LARGE_MAP = 4000 ** 2
     regard look model tracks.csv                           # agents from above
     regard look model --heads test.tsv                     # what each head does
 """)
+@expand_options
 def look(
     subject: Annotated[str, typer.Argument(
         metavar="MODEL|TRACE", show_default=False, help="Folder of a trained model, or a trace file.")],
@@ -87,53 +164,12 @@ def look(
         metavar="TEXT|IMAGE|TRACKS|TRACE", show_default=False,
         help="For a model: a text (- for standard input), an image file, or a file of tracks. For a trace: a second "
         "trace to show beside it.")] = None,
-    other: Annotated[str | None, typer.Option(
-        "--with", metavar="MODEL", rich_help_panel=MODEL_PANEL, show_default=False,
-        help="A second model, shown on the same text.")] = None,
-    target: Annotated[str | None, typer.Option(
-        "--target", metavar="TEXT", rich_help_panel=SEARCH_PANEL, show_default=False,
-        help="Show the attention for this translation instead of the model's own (forced decoding).")] = None,
-    to: ToOption = None,
-    beam: Annotated[int | None, beam_option("5 for a translator, 1 for a language model", max=64)] = None,
-    max_length: Annotated[int | None, typer.Option(
-        "--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL, show_default="0",
-        help="Number of tokens that a language model generates after the text.")] = None,
-    frame: Annotated[float | None, typer.Option(
-        "--frame", metavar="X", rich_help_panel=DATA_PANEL, show_default="the last whose future is in the file",
-        help="Last frame of tracks that is observed.")] = None,
-    columns: ColumnsOption = None,
-    heads: Annotated[list[str] | None, typer.Option(
-        "--heads", metavar="DATA", rich_help_panel=DATA_PANEL, show_default=False,
-        help="Instead of one text, measure what each head does on test data as for regard evaluate: the places that it "
-        "attends to, and the rise of the loss without it. Prints a table, and stores it in the model folder. Repeat "
-        "for several files.")] = None,
-    sentences: Annotated[int | None, typer.Option(
-        "--sentences", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="200",
-        help="Number of sentences of --heads, the first ones of the data.")] = None,
-    joint: Annotated[bool, typer.Option(
-        "--joint", rich_help_panel=OUTPUT_PANEL, help="Show futures of the whole scene of tracks.")] = False,
+    *,
+    display: DisplayOptions,
+    search: SearchOptions,
+    scene: SceneOptions,
+    heads: HeadOptions,
     device: DeviceOption = AUTO_DEVICE,
-    output: Annotated[str | None, typer.Option(
-        "-o", "--output", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
-        help="Write a new file: .html (a page that works offline), .png, .svg or .pdf (a picture), or .safetensors (a "
-        "trace). - prints to the terminal.")] = None,
-    view: Annotated[str | None, typer.Option(
-        "--view", metavar="NAME", rich_help_panel=OUTPUT_PANEL, show_default="map, or patches for an image",
-        autocompletion=complete_names("map", "heads", "entropy", "patches"),
-        help="Kind of picture: map (one attention map), heads (all heads), entropy (of every head), or patches "
-        "(over an image).")] = None,
-    influence: Annotated[bool | None, typer.Option(
-        "--influence/--no-influence", rich_help_panel=OUTPUT_PANEL, show_default="for at most 256 words",
-        help="Compute what each word of the input changes if it is left out. In a text of more than 64 words, groups "
-        "of neighbours are left out; on the page a click on a group computes its words.")] = None,
-    terminal: Annotated[bool, typer.Option(
-        "--terminal", rich_help_panel=OUTPUT_PANEL, help="Print one attention map in the terminal.")] = False,
-    browser: Annotated[bool, typer.Option(
-        "--browser/--no-browser", rich_help_panel=OUTPUT_PANEL, help="Open the page in the browser.")] = True,
-    port: Annotated[int, typer.Option(
-        "--port", metavar="N", min=0, max=65535, rich_help_panel=OUTPUT_PANEL,
-        help="Port of the page; 0 chooses a free one.")] = 0,
-    as_json: JsonReportOption = False,
 ) -> None:
     """Show what a model attends to.
 
@@ -142,41 +178,48 @@ def look(
     attention is printed or written to a file instead. --heads measures all heads over many sentences.
     """
     try:
-        if heads:
-            given_options = (given, other, target, beam, max_length, frame, columns, output, view, influence)
-            if given_options != (None,) * len(given_options) or joint or terminal:
+        if heads.heads:
+            unwanted = (replace(search, to=None), scene, display)
+            if given is not None or unwanted != (SearchOptions(), SceneOptions(), DisplayOptions()):
                 fail("With --heads only --sentences, --to, --device and --json have an effect. Leave out the others.")
-            _look_at_heads(subject, heads, sentences, to, device, as_json)
+            _look_at_heads(subject, heads, search.to, device)
             return
-        if as_json or sentences is not None:
+        if heads != HeadOptions():
             fail("--json and --sentences are for --heads. Leave them out, or add --heads DATA.")
-        _check_output(output, view)
+        _check_output(display.output, display.view)
         if _is_model(subject) and _forecasts(subject):
-            if (other, target, beam, max_length, to, view, influence) != (None,) * 7:
+            if search != SearchOptions() or display.view is not None:
                 fail("--with, --target, --to, --beam, --max-length, --view and --influence have no effect on a "
                      "forecaster of tracks. Leave them out.")
-            _look_at_tracks(subject, given, frame, columns, joint, device, output, terminal or output == "-", browser)
+            _look_at_tracks(subject, given, scene, device, display)
             return
-        if (frame, columns, joint) != (None, None, False):
+        if scene != SceneOptions():
             fail("--frame, --columns and --joint are for a forecaster of tracks. Leave them out.")
-        if _is_model(subject):
-            traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device, to, influence)
-        else:
-            if (other, target, beam, max_length, to, influence) != (None,) * 6:
-                fail("--with, --target, --to, --beam, --max-length and --influence need a model folder, not a trace. "
-                     "To show two traces side by side, give both files.")
-            traces, what_if = [_load_trace(name) for name in (subject, given) if name is not None], None
-        if not all(trace.attentions for trace in traces):
-            fail("There is no attention to show: the model or trace has no attention layer.")
-        if terminal or output == "-":
-            _print_maps(traces)
-        elif output is not None:
-            image = given if _is_model(subject) and traces[0].sides.get("image") is not None else None
-            _write_traces(traces, output, file=None if _is_model(subject) else subject, view=view, image=image)
-        else:
-            _serve_page(traces, what_if, port, browser)
+        _look_at_traces(subject, given, search, device, display)
     except ValueError as error:
         fail(str(error))
+
+
+def _look_at_traces(subject: str, given: str | None, search: SearchOptions, device: str,
+                    display: DisplayOptions) -> None:
+    """Show the attention of models on a text or an image, or that of trace files."""
+    folder, what_if = _is_model(subject), None
+    if folder:
+        traces, what_if = _trace_models(subject, given, search, device)
+    elif search != SearchOptions():
+        fail("--with, --target, --to, --beam, --max-length and --influence need a model folder, not a trace. To show "
+             "two traces side by side, give both files.")
+    else:
+        traces = [_load_trace(name) for name in (subject, given) if name is not None]
+    if not all(trace.attentions for trace in traces):
+        fail("There is no attention to show: the model or trace has no attention layer.")
+    if display.printed:
+        _print_maps(traces)
+    elif display.output is not None:
+        image = given if folder and traces[0].sides.get("image") is not None else None
+        _write_traces(traces, display.output, file=None if folder else subject, view=display.view, image=image)
+    else:
+        _serve_page(traces, what_if, display.port, display.browser)
 
 
 def _forecasts(folder: str) -> bool:
@@ -189,8 +232,7 @@ def _forecasts(folder: str) -> bool:
         return False
 
 
-def _look_at_tracks(folder: str, given: str | None, frame: float | None, columns: str | None, joint: bool, device: str,
-                    output: str | None, terminal: bool, browser: bool) -> None:
+def _look_at_tracks(folder: str, given: str | None, scene: SceneOptions, device: str, display: DisplayOptions) -> None:
     """Show a scene from above: as a page, a picture, or a table in the terminal."""
     import tempfile
 
@@ -201,17 +243,19 @@ def _look_at_tracks(folder: str, given: str | None, frame: float | None, columns
 
     if given is None:
         fail(f"{escape_unprintable(folder)}: Give a file of tracks: regard look {escape_unprintable(folder)} TRACKS")
-    ending = "" if output is None or terminal else Path(output).suffix.lower()
+    output = display.output
+    ending = "" if output is None or display.printed else Path(output).suffix.lower()
     if ending in TRACE_ENDINGS:
         fail(f"{escape_unprintable(str(output))}: There are no traces of tracks. Use .html, .png, .svg or .pdf.")
     task = open_task(folder, device, "Forecaster")
     assert isinstance(task, Forecaster)
-    scenes = read_tracks([given], columns)
+    scenes = read_tracks([given], scene.columns)
     if len(scenes) > 1:
         fail(f"{escape_unprintable(given)}: The file has {len(scenes)} scenes. Give one scene at a time.")
-    window = task.scene_window(scenes[0], frame) if frame is not None else task.latest_known(scenes[0])
-    view = task.view(window, joint=joint, title=f"{_model_name(folder)}: {Path(given).name}, frame {window.frame:g}")
-    if terminal:
+    window = task.latest_known(scenes[0]) if scene.frame is None else task.scene_window(scenes[0], scene.frame)
+    title = f"{_model_name(folder)}: {Path(given).name}, frame {window.frame:g}"
+    view = task.view(window, joint=scene.joint, title=title)
+    if display.printed:
         out = Terminal.of(sys.stdout)
         out.heading(f"Attention between agents (frame {window.frame:g})")
         rows = [tuple(map(escape_unprintable, row)) for row in looks_table(view)]
@@ -226,7 +270,7 @@ def _look_at_tracks(folder: str, given: str | None, frame: float | None, columns
     write_file(path, scene_html(view).encode(), overwrite=False)
     if output is None:
         write_line(str(path))
-        if browser:
+        if display.browser:
             _open_browser(path.as_uri())
 
 
@@ -269,29 +313,28 @@ def _load_trace(name: str) -> "Trace":
     return Trace.load(name)
 
 
-def _trace_models(folder: str, other: str | None, given: str | None, target: str | None, beam: int | None,
-                  max_length: int | None, device: str, to: str | None,
-                  influence: bool | None) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
+def _trace_models(folder: str, given: str | None, search: SearchOptions,
+                  device: str) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
     """The traces of one or two models, and the function that answers "what if"."""
     if given is None:
         fail(f"{escape_unprintable(folder)}: Give a text (or an image): regard look {escape_unprintable(folder)} TEXT")
     from regard.tasks.translator import Translator
 
-    names = [folder] if other is None else [folder, other]
+    names = [folder] if search.other is None else [folder, search.other]
     tasks = [open_task(name, device, *LOOK_TASKS) for name in names]
     for name, task in zip(names, tasks, strict=True):
-        _check_task_options(name, task, target, beam, max_length, to)
-    tasks = [task.into(to) if isinstance(task, Translator) else task for task in tasks]
-    limit = _influence_limit(influence)
+        _check_task_options(name, task, search)
+    tasks = [task.into(search.to) if isinstance(task, Translator) else task for task in tasks]
+    limit = _influence_limit(search.influence)
     if any(_reads_images(task) for task in tasks):
         if not all(map(_reads_images, tasks)):
             fail("One model takes images and the other text. Give two models with the same kind of input.")
         return [replace(_trace_image_file(task, given, name, limit), heads=_stored_heads(name))
                 for task, name in zip(tasks, names, strict=True)], None
     text, measured = _read_text(given), [*map(_stored_heads, names)]
-    tracers = [partial(_trace_text, task, _model_name(name), beam, max_length, limit)
+    tracers = [partial(_trace_text, task, _model_name(name), search.beam, search.max_length, limit)
                for task, name in zip(tasks, names, strict=True)]
-    traces = [tracer(text, target=target) for tracer in tracers]
+    traces = [tracer(text, target=search.target) for tracer in tracers]
 
     def what_if(request: "WhatIfRequest") -> "Trace":
         trace = tracers[request.trace](request.text, prefix=request.prefix, choice=request.choice, beams=request.beams)
@@ -319,16 +362,16 @@ def _influence_limit(influence: bool | None) -> int:
     return sys.maxsize if influence else 0
 
 
-def _check_task_options(name: str, task: "Task", target: str | None, beam: int | None, max_length: int | None,
-                        to: str | None = None) -> None:
+def _check_task_options(name: str, task: "Task", search: SearchOptions) -> None:
+    """Refuse options that have no effect on this model."""
     kind = type(task).__name__
-    for option, value, kinds in (("--target", target, ("Translator",)), ("--to", to, ("Translator",)),
-                                 ("--beam", beam, ("Translator", "Completer")),
-                                 ("--max-length", max_length, ("Completer",))):
+    for option, value, kinds in (("--target", search.target, ("Translator",)), ("--to", search.to, ("Translator",)),
+                                 ("--beam", search.beam, ("Translator", "Completer")),
+                                 ("--max-length", search.max_length, ("Completer",))):
         if value is not None and kind not in kinds:
             needed = " or ".join(TASK_NOUNS[one] for one in kinds)
             fail(f"{escape_unprintable(name)}: {option} needs {needed}, but this model is {TASK_NOUNS[kind]}.")
-    if target is not None and beam is not None:
+    if search.target is not None and search.beam is not None:
         fail("--beam has no effect with --target: nothing is searched. Leave one of them out.")
 
 
@@ -574,8 +617,7 @@ def _open_browser(address: str) -> None:
         say("No browser found. Open the address above yourself.")
 
 
-def _look_at_heads(folder: str, files: Sequence[str], sentences: int | None, to: str | None, device: str,
-                   as_json: bool) -> None:
+def _look_at_heads(folder: str, options: HeadOptions, to: str | None, device: str) -> None:
     """Measure the heads of a model, print them, and store them in its folder."""
     from regard.storage.filesystem import FolderError
     from regard.tasks.heads import DEFAULT_SENTENCES, measure_heads
@@ -587,7 +629,7 @@ def _look_at_heads(folder: str, files: Sequence[str], sentences: int | None, to:
     if to is not None and not isinstance(task, Translator):
         fail(f"{escape_unprintable(folder)}: --to needs a translator, but this model is "
              f"{TASK_NOUNS[type(task).__name__]}.")
-    count = sentences or DEFAULT_SENTENCES
+    files, count = options.heads or (), options.sentences or DEFAULT_SENTENCES
     task, data = _read_examples(task, files, count, to)
     if not any(len(one) for one in data):
         fail(f"{escape_unprintable(', '.join(files))}: There is nothing to read in this data.")
@@ -600,7 +642,7 @@ def _look_at_heads(folder: str, files: Sequence[str], sentences: int | None, to:
     found = measure_heads(task, data, sentences=count, name=", ".join(Path(file).name for file in files),
                           progress=progress)
     meter.clear()
-    if as_json:
+    if options.as_json:
         write_json(found.table())
     else:
         _draw_heads(found, Terminal.of(sys.stdout))

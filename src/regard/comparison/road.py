@@ -17,7 +17,7 @@ from regard.comparison import runs as places
 from regard.comparison import splits
 from regard.comparison.measures import ModelMeasures, measure_model, shown_sentence
 from regard.comparison.pages import ResultTable, road_page
-from regard.comparison.runs import QUICK_THREADS, RunMeasures, RunReporter, run_comparison
+from regard.comparison.runs import RunMeasures, RunReporter, run_comparison, thread_number
 from regard.comparison.settings import ComparisonSettings
 from regard.comparison.splits import SplitFiles
 from regard.training.tasks import common as paths
@@ -149,6 +149,5 @@ def _describe_setup(setting: ComparisonSettings, data: ComparisonData, files: Sp
     device = "cuda" if setting.device == "auto" and torch.cuda.is_available() else setting.device
     return {"data": {"name": data.name(), **counts, "sha256": files.digests(), "tokenizer": tokenizers.pop()},
             "machine": {"device": torch.cuda.get_device_name() if device.startswith("cuda") else "CPU",
-                        "threads": min(QUICK_THREADS, torch.get_num_threads()) if setting.small
-                        else torch.get_num_threads()},
+                        "threads": thread_number(setting)},
             "sentence": {"source": source, "reference": reference}}

@@ -34,6 +34,7 @@ from regard.training.checkpoints import CheckpointManager
 from regard.training.logging import Logger
 from regard.training.resolution import CHECKPOINTS_FOLDER, TASKS, PreparedTraining, prepare
 from regard.training.tasks.interface import TrainingRequest
+from regard.training.threads import torch_threads
 from regard.training.train import train
 
 PLAN_FILE, DATA_FOLDER, RUNS_FOLDER, STEPS_FILE = "plan.json", "data", "runs", "steps.json"
@@ -236,7 +237,7 @@ class RunReporter(NamedTuple):
 def run_comparison(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles, reporter: RunReporter,
                    measures: RunMeasures[MeasuresT]) -> dict[str, list[MeasuresT]]:
     """Train and measure every model with every seed; finished runs are read, not repeated."""
-    with _few_threads(setting):
+    with torch_threads(thread_number(setting)):
         return _run_all(setting, place, files, reporter, measures)
 
 
@@ -262,15 +263,10 @@ def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitF
     return results
 
 
-@contextmanager
-def _few_threads(setting: ComparisonSettings) -> Iterator[None]:
-    """Limit the threads of a quick comparison: with small models, more threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(min(QUICK_THREADS, before) if setting.small else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def thread_number(setting: ComparisonSettings) -> int:
+    """The CPU threads of a comparison. A quick one has few: with small models, more mostly wait for each other."""
+    threads = torch.get_num_threads()
+    return min(QUICK_THREADS, threads) if setting.small else threads
 
 
 def _allowances(setting: ComparisonSettings, place: ComparisonFolder,

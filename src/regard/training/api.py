@@ -182,20 +182,24 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
         raise checks.wrong("format", "left out for data in memory", repr(format))
     short, changes = split_settings(task, recipe, settings or {}, options)
     request = TrainingRequest(
-        task=task, data=rows.paths("data"), output=folder, validation=rows.paths("validation"), mix=rows.paths("mix"),
-        general_validation=rows.paths("general_validation"), directions=rows.directions, both_ways=both_ways,
-        start=os.fspath(from_) if isinstance(from_, os.PathLike) else from_,
-        recipe=recipe, changes=changes, options=short, changes_name="settings", option_prefix="", source=source,
-        target=target, format=format, resume=resume, device=device,
-        write_data=partial(_call_all, rows.writers) if rows.writers else None, synthesis=synthesis)
+        task=task, output=folder, **rows.request_fields(), both_ways=both_ways, recipe=recipe, changes=changes,
+        start=os.fspath(from_) if isinstance(from_, os.PathLike) else from_, options=short, changes_name="settings",
+        option_prefix="", source=source, target=target, format=format, resume=resume, device=device,
+        synthesis=synthesis)
+    return _train_and_load(request, [*rows.given.values()], _loggers(progress), callbacks)
+
+
+def _train_and_load(request: TrainingRequest, given: "Sequence[GivenData]", loggers: Sequence[Logger],
+                    callbacks: Sequence[Callback]) -> Task:
+    """The best model of a training; errors name the arguments of `regard.train`."""
     try:
-        result = training.train(request, _loggers(progress), callbacks)
+        result = training.train(request, loggers, callbacks)
     except DataError as error:
-        raise DataError(_with_arguments(str(error), [*rows.given.values()])) from None
+        raise DataError(_with_arguments(str(error), given)) from None
     if not result.finished and not result.stopped:
-        raise KeyboardInterrupt(f"The training in {folder} was interrupted after step {result.state.step:,}. "
+        raise KeyboardInterrupt(f"The training in {request.output} was interrupted after step {result.state.step:,}. "
                                 "Call regard.train with the same arguments and resume=True to continue it.")
-    return load(folder, device=result.device)
+    return load(request.output, device=result.device)
 
 
 def _with_arguments(message: str, given: "Sequence[GivenData]") -> str:
@@ -299,6 +303,12 @@ class GivenFiles:
     def paths(self, argument: str) -> tuple[str, ...]:
         """The files of an argument; none if it was not given."""
         return self.given[argument].paths if argument in self.given else ()
+
+    def request_fields(self) -> dict[str, Any]:
+        """The arguments of a `TrainingRequest` for the data."""
+        files = {name: self.paths(name) for name in ("data", "validation", "mix", "general_validation")}
+        return {**files, "directions": self.directions,
+                "write_data": partial(_call_all, self.writers) if self.writers else None}
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], directions: Mapping[str, Any] | None, tasks: Mapping[str, str], task: str,

@@ -110,10 +110,13 @@ def check_synthesis(request: TrainingRequest) -> None:
     if request.task != "seq2seq":
         raise ValueError(f"{name('monolingual')} and {name('teacher')} are for sentence pairs, not for the task "
                          f'"{request.task}". Leave them out.')
-    if request.start is not None or request.directions or request.both_ways:
-        other = name("from") if request.start is not None else name("both_ways" if request.both_ways else "direction")
-        raise ValueError(f"{name('monolingual')} and {name('teacher')} cannot be combined with {other}. Train in two "
-                         "steps, or leave one of them out.")
+    used = name("teacher" if given.teacher is not None and not given.monolingual else "monolingual")
+    if request.start is not None:
+        raise ValueError(f"{used} cannot be combined with {name('from')}. Train a model with {used} first, then "
+                         f"fine-tune it with {name('from')}.")
+    if request.directions or request.both_ways:
+        raise ValueError(f"{used} cannot be combined with {name('both_ways' if request.both_ways else 'direction')}: "
+                         "synthetic pairs are for one direction. Leave one of them out.")
     if given.monolingual and given.teacher is not None:
         raise ValueError(f"{name('monolingual')} and {name('teacher')} cannot be combined in one training. Train the "
                          f"teacher with {name('monolingual')} first, then the student with {name('teacher')}.")

@@ -1,8 +1,10 @@
-"""The number of CPU threads of a training: as many as there are free cores, and the same number when it is resumed.
+"""CPU threads of torch: a training uses as many as cores are free, and the same number when it is resumed.
 
-    with thread_count(stored, report):        torch uses as many threads inside the block
+    with torch_threads(2):                    torch uses two threads inside the block
         ...
-    free_cores()                              1.3: the cores that nobody uses now, within the limits of this process
+    with thread_count(stored, report):        as many as this training should use
+        ...
+    free_cores()                              1.3: the cores that are free now, within the limits of this process
 
 The threads of a matrix product wait for the slowest one. If other programs use the cores too, that one is often not
 running, and several threads are many times slower than one. So a training starts with as many threads as cores are
@@ -35,6 +37,17 @@ ALL_FIELDS = slice(0, 8)
 
 
 @contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Let torch use this many threads inside the block, and as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def thread_count(stored: int | None, report: EventHandler, *, resumed: bool = False,
                  adapt: bool = True) -> Iterator[None]:
     """Let torch use as many threads as cores are free, or as many as the resumed training had.
@@ -55,11 +68,8 @@ def thread_count(stored: int | None, report: EventHandler, *, resumed: bool = Fa
             chosen = stored
         elif adapt and not resumed and before > 1:
             chosen = _fitting_threads(before, report)
-    torch.set_num_threads(chosen)
-    try:
+    with torch_threads(chosen):
         yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _fitting_threads(most: int, report: EventHandler) -> int:

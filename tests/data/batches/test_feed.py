@@ -107,9 +107,9 @@ def test_a_late_step_takes_no_longer_than_an_early_one(stored):
     (feed,) = feeds(stored([(5, 5)] * 5000), 550, 1)
 
     def seconds(step):
-        start = time.perf_counter()
+        start = time.process_time()
         feed.at(step)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     feed.at(0)
     early, late = (min(seconds(step) for _ in range(30)) for step in (0, 10**15))
@@ -149,7 +149,7 @@ def test_batches_are_made_ahead_but_not_without_bound():
 
     batches = prefetch_steps(make, iter(range(1000)), prefetch=3)
     assert next(batches) == 0
-    assert free.wait(10)  # three more, while nobody asks
+    assert free.wait(60)  # three more, while nobody asks
     time.sleep(0.05)
     assert made == [0, 1, 2, 3]
     assert next(batches) == 1

@@ -204,16 +204,16 @@ def test_a_late_batch_takes_no_longer_than_an_early_one(stored):
     plan = plan_batches(stored([(5, 5)] * 20_000), BatchLimits(1100, 100), seed=0)
 
     def seconds(number, index):
-        start = time.perf_counter()
+        start = time.process_time()
         plan.batch(number, index)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     plan.batch(0, 0)
     early, late = (min(seconds(*place) for _ in range(30)) for place in ((0, 0), (10**12, plan.count - 1)))
     assert late < 5 * early
-    whole = time.perf_counter()
+    whole = time.process_time()
     epoch(plan, 0)
-    assert early < (time.perf_counter() - whole) / 20  # there are 200, each by itself
+    assert early < (time.process_time() - whole) / 20  # there are 200, each by itself
 
 
 def test_the_same_in_another_process(stored, lognormal):

@@ -41,7 +41,7 @@ from regard.data.batches.feed import (
 )
 from regard.data.images import ImageShape, is_idx
 from regard.data.sources.formats import read_labelled_texts
-from regard.data.sources.text import DataError, printable
+from regard.data.sources.text import DataError
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
 from regard.models.classification import ClassifierConfig
@@ -57,13 +57,12 @@ from regard.training.defaults import Default, DeviceProperties, lookup
 from regard.training.logging import ValidationExample
 from regard.training.starting_point import StartModel
 from regard.training.tasks.common import (
-    FeatureObjective,
+    LabelledTask,
     MetricSums,
     default_validation_fraction,
     evaluation_mode,
     max_positions,
     model_inputs,
-    refuse_sampling,
     text_lengths,
     truncate_reader,
     truncate_shapes,
@@ -74,8 +73,8 @@ from regard.training.tasks.interface import (
     PAIR_KEYS,
     TRACK_KEYS,
     ProgressHook,
+    TaskSetup,
     TrainingRequest,
-    TrainingTask,
     ValidationResult,
     held_out_reasons,
     short_sample,
@@ -96,7 +95,7 @@ from regard.training.tasks.labelled_data import (
     survey_texts,
     with_known_labels,
 )
-from regard.training.tasks.start_checks import start_encoding, text_notes
+from regard.training.tasks.start_checks import new_labels_note, start_encoding, text_notes
 
 LabelledSurvey = TextSurvey | ImageSurvey
 PreparedLabelled = PreparedLabelledTexts | PreparedImages
@@ -150,26 +149,12 @@ def image_feed(prepared: PreparedImages, config: BatchConfig, seed: int, tokens:
     return labelled_feed(plan, collate, rank=rank, processes=processes)
 
 
-class ClassificationTask(TrainingTask):
+class ClassificationTask(LabelledTask):
     """Training of a classifier, validated by its loss and accuracy."""
-
-    def __init__(self, prepared: PreparedLabelled, model_config: ModelConfig, settings: TrainingConfig,
-                 record: dict[str, Any] | None) -> None:
-        labels = getattr(model_config, "num_labels", None)
-        if labels is not None and labels != len(prepared.labels):
-            raise checks.wrong("model.num_labels", f"{len(prepared.labels)}, the number of labels in the data", labels)
-        refuse_sampling(settings)
-        super().__init__(prepared, model_config, settings, record)
-        self.labels = prepared.labels
-        self.validation_count = min(len(prepared.validation), settings.validation.max_examples)
 
     @abstractmethod
     def title(self, number: int) -> str:
         """A validation example as it is shown to the user."""
-
-    def objective(self, model: nn.Module) -> FeatureObjective:
-        """The model with its loss."""
-        return FeatureObjective(model, self.settings.label_smoothing, self.settings.rdrop)
 
     def validate(self, task: Task) -> ValidationResult:
         """Loss and accuracy, and predictions for the first examples."""
@@ -278,12 +263,8 @@ def fit_survey(start: StartModel, survey: LabelledSurvey, data: Sequence[str]) -
         raise DataError(f"{', '.join(data)}: This data is {'images' if images else 'text'}, but {start.name} reads "
                         f"{'images' if reads_images else 'text'}.")
     labels = survey.source.label_names if isinstance(survey, ImageSurvey) else survey.statistics.labels
-    known = bool(start.labels) and {*labels} <= {*start.labels}
-    notes = list[str]()
-    if start.labels and not known:
-        new = sorted({*labels} - {*start.labels})
-        notes.append(f"The labels are not those of {start.name} ({printable(new[0])} is new), so the model gets a new "
-                     "output layer.")
+    note = new_labels_note(start, labels)
+    known, notes = bool(start.labels) and note is None, [] if note is None else [note]
     if isinstance(survey, ImageSurvey):
         if known:
             survey.source.label_names = start.labels
@@ -297,7 +278,7 @@ def fit_survey(start: StartModel, survey: LabelledSurvey, data: Sequence[str]) -
     return replace(survey, notes=tuple(notes))
 
 
-class ClassificationSetup:
+class ClassificationSetup(TaskSetup):
     """From labelled texts or images to a `ClassificationTask`; see `TaskSetup` for the methods."""
 
     recipes: tuple[str, ...] = (defaults.IMAGE_CLASSIFIER_RECIPE, defaults.TEXT_CLASSIFIER_RECIPE)
@@ -306,11 +287,6 @@ class ClassificationSetup:
     scores: tuple[str, ...] = ("loss", "accuracy")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, **PAIR_KEYS, **LABEL_KEYS,
                                  **TRACK_KEYS}
-
-    start: StartModel | None = None
-
-    def __init__(self, start: StartModel | None = None) -> None:
-        self.start = start
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> LabelledSurvey:
         survey = survey_labelled(request.data, request.validation, config, progress=request.progress)

@@ -6,7 +6,9 @@
     max_positions, truncate_reader       the longest text of a model; longer ones are truncated
     load_or_train_tokenizer              a tokenizer that is trained once and then read
     prepare_texts                        training and validation texts as ids on disk
-    FeatureObjective                     the loss of a model with `features` and `output`
+    store_feed                           the batches of a store of texts
+    FeatureObjective, FeatureTask        the loss of a model with `features` and `output`, and its training task
+    LabelledTask                         the same, with named labels
     MetricSums                           loss and accuracy over many batches
 
 Equal examples have equal hashes, so all copies of an example are on the same side of the split, in any order.
@@ -31,7 +33,8 @@ from torch import Tensor, nn
 from regard import checks
 from regard import config as configs
 from regard.data import store as stores
-from regard.data.batches.batch import SequenceReader
+from regard.data.batches.batch import FittedCollator, SequenceReader
+from regard.data.batches.feed import BatchConfig, BatchMaker, PlanFeed, plan_from_config
 from regard.data.batches.plan import BatchShape, ExampleNumbers
 from regard.data.images import scale_pixels
 from regard.data.sources.text import DataError, InputFile, printable
@@ -44,7 +47,7 @@ from regard.storage import folder as folders
 from regard.tokens import IGNORED_LABEL
 from regard.training.config import TrainingConfig
 from regard.training.loss import Loss, logits_loss, rdrop_loss, token_loss
-from regard.training.tasks.interface import Objective
+from regard.training.tasks.interface import Objective, TrainingTask
 
 BLOCK_SIZE = 1024
 """Texts that are tokenized at once."""
@@ -194,6 +197,16 @@ def truncation_note(store: TextStore, longest: int | None) -> tuple[str, ...]:
     return (note,) if count else ()
 
 
+def store_feed(store: TextStore, config: BatchConfig, maker: BatchMaker, padding: int, seed: int,
+               longest: int | None = None, rank: int = 0, processes: int = 1) -> PlanFeed:
+    """The batches of all texts of a store; `maker` reads them truncated to `longest` ids."""
+    plan = plan_from_config(store, config, seed=seed, extra=(0,), longest=longest)
+    if config.shapes == "few":  # shapes of packed batches count truncated tokens already
+        shapes = plan.shapes if config.layout == "packed" else truncate_shapes(plan.shapes, longest)
+        maker = FittedCollator(maker, shapes, padding)
+    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=plan.largest())
+
+
 def text_lengths(store: TextStore, longest: int | None = None) -> ExampleNumbers:
     """The number of ids of each text, truncated to `longest`."""
     lengths = store.sides[0].lengths(0, len(store))
@@ -341,6 +354,36 @@ class FeatureObjective(Objective):
             return token_loss(features(inputs), output, batch.labels, self.label_smoothing)
         states = torch.stack([features(inputs), features(inputs)])
         return rdrop_loss(states, output, batch.labels, self.label_smoothing, self.rdrop)
+
+
+class FeatureTask(TrainingTask):
+    """Training of a model that has `features` and `output`, without subword sampling."""
+
+    def __init__(self, prepared: Any, model_config: Any, settings: TrainingConfig,
+                 record: dict[str, Any] | None = None) -> None:
+        refuse_sampling(settings)
+        super().__init__(prepared, model_config, settings, record)
+
+    def objective(self, model: nn.Module) -> FeatureObjective:
+        """The model with its loss."""
+        return FeatureObjective(model, self.settings.label_smoothing, self.settings.rdrop)
+
+
+class LabelledTask(FeatureTask):
+    """Training of a model that chooses among the labels of the data.
+
+    Args:
+        prepared: data with `labels`, `training` and `validation`.
+    """
+
+    def __init__(self, prepared: Any, model_config: Any, settings: TrainingConfig,
+                 record: dict[str, Any] | None = None) -> None:
+        if model_config.num_labels != len(prepared.labels):
+            raise checks.wrong("model.num_labels", f"{len(prepared.labels)}, the number of labels in the data",
+                               model_config.num_labels)
+        super().__init__(prepared, model_config, settings, record)
+        self.labels: Sequence[str] = prepared.labels
+        self.validation_count = min(len(prepared.validation), settings.validation.max_examples)
 
 
 def model_inputs(inputs: Any) -> Any:

@@ -271,8 +271,12 @@ class TrainingTask(ABC):
         """Choose what a task has besides its model, on the validation data, before it is saved."""
 
 
-class TaskSetup(Protocol):
-    """The way from files to a `TrainingTask`, with defaults that depend on the data."""
+class TaskSetup(ABC):
+    """The way from files to a `TrainingTask`, with defaults that depend on the data.
+
+    Args:
+        start: the model that is fine-tuned; None to start with new weights.
+    """
 
     recipes: tuple[str, ...]
     """The default recipe; several if the choice depends on the data."""
@@ -284,32 +288,38 @@ class TaskSetup(Protocol):
     """The scores that validation computes."""
     unused: Mapping[str, Any]
     """Keys without effect on this task, with their fixed defaults; other values are refused."""
-    start: StartModel | None
-    """The model that is fine-tuned."""
 
-    def __init__(self, start: StartModel | None = None) -> None: ...
+    def __init__(self, start: StartModel | None = None) -> None:
+        self.start = start
 
+    @abstractmethod
     def survey(self, request: TrainingRequest, config: DataConfig) -> Any:
         """Read the files once.
 
         The result has `files` (sha256 by name), `counts` (how much was read, by noun) and `warnings` for the user.
         """
 
+    @abstractmethod
     def data_defaults(self, survey: Any, requested: Mapping[str, Any]) -> list[Default]:
         """Defaults of data and tokenizer, given the tables that the user has set."""
 
+    @abstractmethod
     def prepare(self, survey: Any, document: TomlDocument, place: Path) -> Any:
         """Write everything as numbers into a folder, with the document's tokenizer; the result has `notes`."""
 
+    @abstractmethod
     def recipe_default(self, prepared: Any, device: DeviceProperties, requested: str | None) -> Default:
         """The recipe of the model: the requested one, in the size that fits the data."""
 
+    @abstractmethod
     def training_defaults(self, prepared: Any, tables: Mapping[str, Any], device: DeviceProperties) -> list[Default]:
         """Defaults of model and training, given the tables that are set, among them the recipe's [model]."""
 
+    @abstractmethod
     def steps_per_epoch(self, prepared: Any, document: TomlDocument) -> int:
         """Batches per epoch."""
 
+    @abstractmethod
     def build(self, prepared: Any, model_config: ModelConfig, settings: TrainingConfig,
               record: dict[str, Any]) -> TrainingTask:
         """The task for the loop."""

@@ -20,14 +20,12 @@ from regard import config as configs
 from regard.data.batches.batch import (
     LAYOUTS,
     Batch,
-    FittedCollator,
     StoredReader,
     TokenLabelCollator,
     batch_by_length,
     pad_sequences,
 )
-from regard.data.batches.feed import BatchConfig, BatchMaker, PlanFeed, plan_from_config
-from regard.data.sources.text import printable
+from regard.data.batches.feed import BatchConfig, PlanFeed
 from regard.data.sources.token_labels import join_tokens
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.data.tokenizer.units import TokenEncoder
@@ -45,24 +43,24 @@ from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
 from regard.training.starting_point import StartModel
 from regard.training.tasks.common import (
-    FeatureObjective,
+    LabelledTask,
     MetricSums,
     default_validation_fraction,
     evaluation_mode,
-    refuse_sampling,
+    store_feed,
     text_lengths,
 )
 from regard.training.tasks.interface import (
     PAIR_KEYS,
     TRACK_KEYS,
+    TaskSetup,
     TrainingRequest,
-    TrainingTask,
     ValidationResult,
     held_out_reasons,
     short_sample,
     validation_fraction_default,
 )
-from regard.training.tasks.start_checks import text_notes
+from regard.training.tasks.start_checks import new_labels_note, text_notes
 from regard.training.tasks.token_label_data import (
     PreparedTokenLabels,
     TokenLabelSurvey,
@@ -75,15 +73,12 @@ def token_label_feed(prepared: PreparedTokenLabels, config: BatchConfig, seed: i
                      rank: int = 0, processes: int = 1) -> PlanFeed:
     """The batches of all training sequences."""
     special = prepared.tokenizer.special
-    maker: BatchMaker = TokenLabelCollator(StoredReader(prepared.training), StoredReader(prepared.training_labels),
-                                           special, LAYOUTS[config.layout], token_dropout, seed)
-    plan = plan_from_config(prepared.training, config, seed=seed, extra=(0,))
-    if config.shapes == "few":
-        maker = FittedCollator(maker, plan.shapes, special.padding or 0)
-    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=plan.largest())
+    collate = TokenLabelCollator(StoredReader(prepared.training), StoredReader(prepared.training_labels), special,
+                                 LAYOUTS[config.layout], token_dropout, seed)
+    return store_feed(prepared.training, config, collate, special.padding or 0, seed, rank=rank, processes=processes)
 
 
-class TokenLabelTask(TrainingTask):
+class TokenLabelTask(LabelledTask):
     """Training of a tagger, validated by its loss, accuracy and F1."""
 
     name = "token classification"
@@ -93,22 +88,12 @@ class TokenLabelTask(TrainingTask):
                  record: dict[str, Any] | None = None) -> None:
         if not isinstance(model_config, TaggerConfig):
             raise checks.wrong("model.kind", f'"{TaggerConfig.kind}", for labels of tokens', f'"{model_config.kind}"')
-        if model_config.num_labels != len(prepared.labels):
-            raise checks.wrong("model.num_labels", f"{len(prepared.labels)}, the number of labels in the data",
-                               model_config.num_labels)
-        refuse_sampling(settings)
         super().__init__(prepared, model_config, settings, record)
-        self.labels = prepared.labels
-        self.validation_count = min(len(prepared.validation), settings.validation.max_examples)
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
         """The batches of this process."""
         settings = self.settings
         return token_label_feed(self.prepared, settings.batches, settings.seed, settings.token_dropout, rank, processes)
-
-    def objective(self, model: nn.Module) -> FeatureObjective:
-        """The model with its loss."""
-        return FeatureObjective(model, self.settings.label_smoothing, self.settings.rdrop)
 
     def wrap(self, model: nn.Module) -> Task:
         """A Labeller."""
@@ -160,20 +145,15 @@ class TokenLabelTask(TrainingTask):
 
 def fit_survey(start: StartModel, survey: TokenLabelSurvey, request: TrainingRequest) -> TokenLabelSurvey:
     """The survey of data for fine-tuning: checked against the start model, with its labels if it knows all of these."""
-    labels, notes = survey.statistics.labels, list[str]()
     TokenEncoder(start.tokenizer, survey.unit)  # refuses subwords for characters
-    if start.labels:
-        new = sorted({*labels} - {*start.labels})
-        if not new:
-            survey = replace(survey, statistics=replace(survey.statistics, labels=start.labels))
-        else:
-            notes.append(f"The labels are not those of {start.name} ({printable(new[0])} is new), so the model gets a "
-                         "new output layer.")
-    notes += text_notes(start, (sequence.text(survey.unit) for sequence in survey.sequences), request.data)
-    return replace(survey, notes=tuple(notes))
+    note = new_labels_note(start, survey.statistics.labels)
+    if start.labels and note is None:
+        survey = replace(survey, statistics=replace(survey.statistics, labels=start.labels))
+    notes = text_notes(start, (sequence.text(survey.unit) for sequence in survey.sequences), request.data)
+    return replace(survey, notes=notes if note is None else (note, *notes))
 
 
-class TokenLabelSetup:
+class TokenLabelSetup(TaskSetup):
     """From labelled sequences to a `TokenLabelTask`; see `TaskSetup` for the methods."""
 
     recipes: tuple[str, ...] = (defaults.TAGGER_RECIPE,)
@@ -183,11 +163,6 @@ class TokenLabelSetup:
     scores: tuple[str, ...] = ("loss", "accuracy", "f1")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0,
                                  **PAIR_KEYS, **TRACK_KEYS}
-
-    start: StartModel | None = None
-
-    def __init__(self, start: StartModel | None = None) -> None:
-        self.start = start
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> TokenLabelSurvey:
         survey = survey_sequences(request, config)

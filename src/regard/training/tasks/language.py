@@ -53,7 +53,6 @@ from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss, token_loss
-from regard.training.starting_point import StartModel
 from regard.training.tasks.common import (
     FeatureObjective,
     MetricSums,
@@ -74,6 +73,7 @@ from regard.training.tasks.interface import (
     BatchLoader,
     Objective,
     ProgressHook,
+    TaskSetup,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
@@ -452,7 +452,7 @@ class LanguageTask(TrainingTask):
                                     decode(completion[0].ids))
 
 
-class LanguageSetup:
+class LanguageSetup(TaskSetup):
     """From text files to a `LanguageTask`; see `TaskSetup` for the methods."""
 
     recipes: tuple[str, ...] = (defaults.LANGUAGE_RECIPE,)
@@ -463,11 +463,6 @@ class LanguageSetup:
                                  **TRACK_KEYS,
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
                                     for key in ("max_tokens", "batch_size", "layout", "shapes")}}
-
-    start: StartModel | None = None
-
-    def __init__(self, start: StartModel | None = None) -> None:
-        self.start = start
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> LanguageSurvey:
         survey = survey_text(request.data, request.validation, config, progress=request.progress)

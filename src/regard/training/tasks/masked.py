@@ -26,14 +26,13 @@ from regard.checks import plural
 from regard.data.batches.batch import (
     LAYOUTS,
     Batch,
-    FittedCollator,
     MaskedCollator,
     MaskingConfig,
     StoredReader,
     batch_by_length,
     pad_sequences,
 )
-from regard.data.batches.feed import BatchConfig, BatchMaker, PlanFeed, plan_from_config
+from regard.data.batches.feed import BatchConfig, PlanFeed
 from regard.data.batches.plan import ExampleNumbers
 from regard.data.filters import FilterConfig, HashSet, hash_texts, is_blank
 from regard.data.sources.text import DataError, InputFile, read_lines
@@ -50,7 +49,7 @@ from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
 from regard.training.starting_point import StartModel
 from regard.training.tasks.common import (
-    FeatureObjective,
+    FeatureTask,
     Hashes,
     MetricSums,
     PreparedTexts,
@@ -63,11 +62,10 @@ from regard.training.tasks.common import (
     overlap_warnings,
     prepare_texts,
     read_summary,
-    refuse_sampling,
     select_validation,
+    store_feed,
     text_lengths,
     truncate_reader,
-    truncate_shapes,
     truncation_note,
 )
 from regard.training.tasks.interface import (
@@ -75,8 +73,8 @@ from regard.training.tasks.interface import (
     PAIR_KEYS,
     TRACK_KEYS,
     ProgressHook,
+    TaskSetup,
     TrainingRequest,
-    TrainingTask,
     ValidationResult,
     held_out_reasons,
     short_sample,
@@ -220,16 +218,12 @@ def masked_feed(prepared: PreparedTexts, config: BatchConfig, masking: MaskingCo
                 longest: int | None = None, rank: int = 0, processes: int = 1) -> PlanFeed:
     """The batches of all training texts, truncated to `longest` ids."""
     special = prepared.tokenizer.special
-    maker: BatchMaker = MaskedCollator(truncate_reader(StoredReader(prepared.training), longest), special,
-                                       prepared.vocabulary, masking, LAYOUTS[config.layout], seed)
-    plan = plan_from_config(prepared.training, config, seed=seed, extra=(0,), longest=longest)
-    if config.shapes == "few":  # shapes of packed batches count truncated tokens already
-        shapes = plan.shapes if config.layout == "packed" else truncate_shapes(plan.shapes, longest)
-        maker = FittedCollator(maker, shapes, special.padding or 0)
-    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=plan.largest())
+    collate = MaskedCollator(truncate_reader(StoredReader(prepared.training), longest), special, prepared.vocabulary,
+                             masking, LAYOUTS[config.layout], seed)
+    return store_feed(prepared.training, config, collate, special.padding or 0, seed, longest, rank, processes)
 
 
-class MaskedTask(TrainingTask):
+class MaskedTask(FeatureTask):
     """Training of a masked language model, validated on tokens that are always masked in the same way."""
 
     name = "masked language model"
@@ -243,7 +237,6 @@ class MaskedTask(TrainingTask):
         if settings.masking is None or not settings.masking.mlm_probability:
             raise checks.wrong("training.masking.mlm_probability", "above 0, so that there are tokens to predict",
                                "missing" if settings.masking is None else settings.masking.mlm_probability)
-        refuse_sampling(settings)
         super().__init__(prepared, model_config, settings, record)
         self.masking, self.longest = settings.masking, max_positions(model_config)
         self.notes = truncation_note(prepared.training, self.longest)
@@ -255,10 +248,6 @@ class MaskedTask(TrainingTask):
         """The batches of this process."""
         settings = self.settings
         return masked_feed(self.prepared, settings.batches, self.masking, settings.seed, self.longest, rank, processes)
-
-    def objective(self, model: nn.Module) -> FeatureObjective:
-        """The model with its loss."""
-        return FeatureObjective(model, self.settings.label_smoothing, self.settings.rdrop)
 
     def wrap(self, model: nn.Module) -> Task:
         """A Filler."""
@@ -319,7 +308,7 @@ class MaskedTask(TrainingTask):
                                     tokenizer.decode([guesses[0].id for guesses in found]).strip())
 
 
-class MaskedSetup:
+class MaskedSetup(TaskSetup):
     """From files of texts to a `MaskedTask`; see `TaskSetup` for the methods."""
 
     recipes: tuple[str, ...] = (defaults.MASKED_RECIPE,)
@@ -328,11 +317,6 @@ class MaskedSetup:
     scores: tuple[str, ...] = ("loss", "accuracy")
     unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, **PAIR_KEYS, **LABEL_KEYS,
                                  **TRACK_KEYS}
-
-    start: StartModel | None = None
-
-    def __init__(self, start: StartModel | None = None) -> None:
-        self.start = start
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> MaskedSurvey:
         survey = survey_sentences(request.data, request.validation, config, progress=request.progress)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from regard.checks import plural
 from regard.data.filters import is_blank
 from regard.data.languages import LANGUAGES, LanguagePair, find_language, language_name, target_controls
-from regard.data.sources.text import DataError, SentencePair
+from regard.data.sources.text import DataError, SentencePair, printable
 from regard.data.store import PairStore
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
 from regard.tasks.evaluation import translation_loss
@@ -36,6 +36,15 @@ CLEARLY_BETTER = 0.85
 """Exchanged pairs are taken for right if their loss per character is at most this fraction of the other."""
 MAX_SCORED_CHARACTERS = 400
 """Longer texts are not scored for the direction."""
+
+
+def new_labels_note(start: StartModel, labels: Iterable[str]) -> str | None:
+    """A note if the data has labels that the start model does not know; None if it knows all, or has no labels."""
+    new = sorted({*labels} - {*start.labels})
+    if not start.labels or not new:
+        return None
+    return (f"The labels are not those of {start.name} ({printable(new[0])} is new), so the model gets a new output "
+            "layer.")
 
 
 def check_characters(tokenizer: Tokenizer, texts: Iterable[str], where: str, noun: str) -> str | None:

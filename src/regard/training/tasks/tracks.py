@@ -45,12 +45,12 @@ from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties, lookup
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss
-from regard.training.starting_point import StartModel
 from regard.training.tasks.common import evaluation_mode, file_digests, read_summary, refuse_sampling
 from regard.training.tasks.interface import (
     LABEL_KEYS,
     PAIR_KEYS,
     Objective,
+    TaskSetup,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
@@ -370,7 +370,7 @@ def _point(point: Any) -> str:
     return f"({float(point[0]):.2f}, {float(point[1]):.2f})"
 
 
-class TracksSetup:
+class TracksSetup(TaskSetup):
     """From files of tracks to a `TracksTask`; see `TaskSetup` for the methods."""
 
     recipes: tuple[str, ...] = (defaults.TRACKS_RECIPE,)
@@ -382,11 +382,6 @@ class TracksSetup:
         "training.rdrop": 0.0, "training.subword_sampling": 0.0, "training.batches.layout": "padded",
         "training.batches.max_tokens": BatchConfig().max_tokens, "tokenizer": None, "data.filters": None,
         **PAIR_KEYS, **LABEL_KEYS}
-
-    start: StartModel | None = None
-
-    def __init__(self, start: StartModel | None = None) -> None:
-        self.start = start
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> TracksSurvey:
         return survey_tracks(request.data, request.validation, config)

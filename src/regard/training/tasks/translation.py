@@ -50,6 +50,7 @@ from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
     LABEL_KEYS,
     TRACK_KEYS,
+    TaskSetup,
     TrainingRequest,
     TrainingTask,
     ValidationResult,
@@ -279,7 +280,7 @@ def _ragged(rows: list[list[int]]) -> Ragged:
     return Ragged(np.array([one for row in rows for one in row], np.int64), np.array([len(row) for row in rows]))
 
 
-class TranslationSetup:
+class TranslationSetup(TaskSetup):
     """From files of sentence pairs to a `TranslationTask`; see `TaskSetup` for the methods."""
 
     recipes: tuple[str, ...] = (defaults.TRANSLATION_RECIPE,)
@@ -289,11 +290,6 @@ class TranslationSetup:
     scores: tuple[str, ...] = ("loss", "bleu", "chrf")
     unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0,
                                  **LABEL_KEYS, **TRACK_KEYS}
-
-    start: StartModel | None = None
-
-    def __init__(self, start: StartModel | None = None) -> None:
-        self.start = start
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> TranslationSurvey:
         directions = requested_directions(request, config)
