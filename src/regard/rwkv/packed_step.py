@@ -1,0 +1,134 @@
+"""A step of one token in few operations, for generation.
+
+One token is little work: the time of its step is the number of its operations. Here everything that depends on
+parameters alone is computed once for many steps, and equal operations on different parts of a token are one operation:
+
+    version 4   r, k, v are mixed together; wkv and the next state are computed together
+    version 7   r, k, v, a, w, g are mixed together; the low-rank maps are two batched products, of the lesser ranks
+                padded with zeros; decays, learning rates and shares of the first values are one sigmoid
+
+A mixer packs its parameters at its first step of one token, and hands them on in its state. `stamp` shows whether they
+have changed since: then they are packed again. The products with whole matrices stay those of the mixer's own layers.
+The recurrence is computed in float32 at least. There are no gradients here, no padding, and no tokens but one.
+
+Legend: B rows, D width, H heads, K features of a head, L low-rank maps, R their largest rank.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from regard.kernels.launch import has_hooks, in_torch_func
+from regard.kernels.linear import Linear
+from regard.kernels.packed_linear import is_packed
+from regard.rwkv.wkv import MAX_LOG_DECAY, MIN_NORM, WKV4State, wkv4_token, wkv7_token
+
+Stamp = tuple[int, ...]
+_version = attrgetter("_version")
+
+
+def stamp(parameters: Sequence[Tensor]) -> Stamp:
+    """Numbers that change when torch writes to one of the parameters, or when its memory is replaced."""
+    return (sum(map(_version, parameters)), *map(Tensor.data_ptr, parameters))
+
+
+def can_pack(parameters: Iterable[Tensor]) -> bool:
+    """Whether changes of the parameters can be seen: torch does not count those of tensors of the inference mode."""
+    return not any(parameter.is_inference() for parameter in parameters)
+
+
+def can_run(x: Tensor) -> bool:
+    """Whether a packed step can compute these tokens, (B, n, D). A CUDA graph would not see later changes."""
+    return (x.shape[1] == 1 and not torch.is_grad_enabled() and not torch.is_autocast_enabled(x.device.type)
+            and not torch.compiler.is_compiling() and not in_torch_func()
+            and not (x.is_cuda and torch.cuda.is_current_stream_capturing()))
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether calling a linear layer is nothing but its product: it has no hooks and no other forward pass."""
+    return type(layer) is Linear and (not has_hooks(layer) or is_packed(layer))
+
+
+def stack_padded(matrices: Sequence[Tensor]) -> Tensor:
+    """Matrices as one tensor, (L, rows, columns), padded with zeros on the right and below."""
+    rows, columns = (max(matrix.shape[dim] for matrix in matrices) for dim in (0, 1))
+    return torch.stack([pad(one, (0, columns - one.shape[1], 0, rows - one.shape[0])) for one in matrices])
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRWKV4:
+    """The parameters of an `RWKV4` mixer, packed for steps of one token."""
+
+    stamp: Stamp
+    receptance: nn.Module
+    key: nn.Module
+    value: nn.Module
+    output: nn.Module
+    mixes: Tensor
+    """(3, 1, D): of r, k and v."""
+    decay: Tensor
+    """(2, 1, D), float32 at least: 0 for the result, w for the next state."""
+    bonus: Tensor
+    """(2, 1, D), float32 at least: u for the result, 0 for the next state."""
+
+    def step(self, x: Tensor, last: Tensor, state: WKV4State) -> tuple[Tensor, WKV4State]:
+        """The result (B, D) of the token x (B, D) after the token `last`, and the next state."""
+        x_r, x_k, x_v = torch.lerp(x, last.to(x.dtype), self.mixes).unbind()
+        r, k, v = self.receptance(x_r), self.key(x_k).to(state.a.dtype), self.value(x_v).to(state.a.dtype)
+        wkv, after = wkv4_token(k, v, self.decay, self.bonus, state)
+        return self.output((torch.sigmoid(r) * wkv).to(x.dtype)), after
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRWKV7:
+    """The parameters of an `RWKV7` mixer, packed for steps of one token, in float32 at least."""
+
+    stamp: Stamp
+    output: nn.Module
+    mixes: Tensor
+    """(6, 1, D): of r, k, v, a, w and g."""
+    projections: Tensor
+    """(3, D, D), in × out: of r, k and v."""
+    first: Tensor
+    """(L, D, R): the first factors of the low-rank maps, in the order of the mixes: v in later layers, a, w, g."""
+    second: Tensor
+    """(L, R, D): the second factors."""
+    constant: Tensor
+    """(L, 1, D): what is added to the maps: v0, a0 and w0, and 0 for g."""
+    k_k: Tensor
+    """(H, 1, K), as the others below."""
+    k_a: Tensor
+    r_k: Tensor
+    norm_weight: Tensor
+    norm_bias: Tensor
+    epsilon: float
+
+    def step(self, x: Tensor, last: Tensor, S: Tensor, early: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The result (B, D) of the token x (B, D) after the token `last`, the next S, and the values, (B, H, 1, K).
+
+        Args:
+            x, last: in the dtype of S.
+            S: (B, H, K, K), values × keys.
+            early: the values of the first layer; None in the first layer.
+        """
+        heads, maps = (*S.shape[:2], 1, S.shape[-1]), len(self.first)
+        mixed = torch.lerp(x, last, self.mixes)
+        r, k, own = torch.bmm(mixed[:3], self.projections).view(3, *heads).unbind()
+        hidden = torch.bmm(mixed[-maps:], self.first)
+        hidden[-2].tanh_()
+        hidden[-1].sigmoid_()
+        mapped = torch.baddbmm(self.constant, hidden, self.second)
+        *share, a, decay = mapped[:-1].sigmoid_().view(maps - 1, *heads).unbind()
+        v = own if early is None else torch.lerp(own, early.view(heads), share[0])
+        c = k * self.k_k
+        c = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True).clamp_min_(MIN_NORM)
+        k = torch.lerp(k, k * a, self.k_a)
+        y, after = wkv7_token(r, torch.exp(decay * -MAX_LOG_DECAY), k, v, c, c * a, S)
+        bonus = (r * k * self.r_k).sum(-1, keepdim=True)
+        normed = torch.layer_norm(y, heads[-1:], eps=self.epsilon)
+        result = torch.addcmul(self.norm_bias, normed, self.norm_weight).addcmul_(bonus, v)
+        return result.view_as(x) * mapped[-1], after, own
