@@ -4,14 +4,14 @@ One token is little work: the time of its step is the number of its operations. 
 parameters alone is computed once for many steps, and equal operations on different parts of a token are one operation:
 
     version 4   r, k, v are mixed together; wkv and the next state are computed together
-    version 7   r, k, v, a, w, g are mixed together; the low-rank maps are two batched products, of the lesser ranks
-                padded with zeros; decays, learning rates and shares of the first values are one sigmoid
+    version 7   r, k, v, a, w, g are mixed together; r, k, v are one batched product; decay, learning rate and share
+                of the first values are two batched products, with lesser ranks padded by zeros
 
 A mixer packs its parameters at its first step of one token, and hands them on in its state. `stamp` shows whether they
-have changed since: then they are packed again. The products with whole matrices stay those of the mixer's own layers.
-The recurrence is computed in float32 at least. There are no gradients here, no padding, and no tokens but one.
+have changed since: then they are packed again. Packed matrices of version 7 take as much memory as its parameters.
+Everything is computed in float32 at least. There are no gradients here, no padding, and no tokens but one.
 
-Legend: B rows, D width, H heads, K features of a head, L low-rank maps, R their largest rank.
+Legend: B rows, D width, H heads, K features of a head, L low-rank maps, R the largest of their ranks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -88,17 +88,21 @@ class PackedRWKV7:
     """The parameters of an `RWKV7` mixer, packed for steps of one token, in float32 at least."""
 
     stamp: Stamp
-    output: nn.Module
     mixes: Tensor
     """(6, 1, D): of r, k, v, a, w and g."""
     projections: Tensor
-    """(3, D, D), in × out: of r, k and v."""
+    """(3, D, D), in × out, which a single row reads in the order of memory: of r, k and v."""
+    output: Tensor
+    """(D, D), in × out."""
+    output_bias: Tensor | None
     first: Tensor
-    """(L, D, R): the first factors of the low-rank maps, in the order of the mixes: v in later layers, a, w, g."""
+    """(L, D, R): the first factors of the low-rank maps to v (not in the first layer), a and w."""
     second: Tensor
-    """(L, R, D): the second factors."""
+    """(L, R, D): their second factors."""
     constant: Tensor
-    """(L, 1, D): what is added to the maps: v0, a0 and w0, and 0 for g."""
+    """(L, 1, D): v0 (not in the first layer), a0 and w0."""
+    g1: Tensor
+    g2: Tensor
     k_k: Tensor
     """(H, 1, K), as the others below."""
     k_a: Tensor
@@ -118,11 +122,9 @@ class PackedRWKV7:
         heads, maps = (*S.shape[:2], 1, S.shape[-1]), len(self.first)
         mixed = torch.lerp(x, last, self.mixes)
         r, k, own = torch.bmm(mixed[:3], self.projections).view(3, *heads).unbind()
-        hidden = torch.bmm(mixed[-maps:], self.first)
-        hidden[-2].tanh_()
-        hidden[-1].sigmoid_()
-        mapped = torch.baddbmm(self.constant, hidden, self.second)
-        *share, a, decay = mapped[:-1].sigmoid_().view(maps - 1, *heads).unbind()
+        hidden = torch.bmm(mixed[5 - maps:5], self.first)
+        hidden[-1].tanh_()
+        *share, a, decay = torch.baddbmm(self.constant, hidden, self.second).sigmoid_().view(maps, *heads).unbind()
         v = own if early is None else torch.lerp(own, early.view(heads), share[0])
         c = k * self.k_k
         c = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True).clamp_min_(MIN_NORM)
@@ -131,4 +133,6 @@ class PackedRWKV7:
         bonus = (r * k * self.r_k).sum(-1, keepdim=True)
         normed = torch.layer_norm(y, heads[-1:], eps=self.epsilon)
         result = torch.addcmul(self.norm_bias, normed, self.norm_weight).addcmul_(bonus, v)
-        return result.view_as(x) * mapped[-1], after, own
+        y = torch.mm(torch.mm(mixed[5], self.g1).sigmoid_(), self.g2).mul_(result.view_as(x))
+        y = torch.mm(y, self.output) if self.output_bias is None else torch.addmm(self.output_bias, y, self.output)
+        return y, after, own

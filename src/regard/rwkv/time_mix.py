@@ -416,31 +416,32 @@ class RWKV7(TimeMix):
         return parameter.view(self.heads, 1, self.head_width)
 
     def _packed_parameters(self) -> list[Tensor]:
-        weights = (layer._parameters["weight"] for layer in self._projections())
-        return [*self._parameters.values(), *self._modules["ln_x"]._parameters.values(), *weights]  # type: ignore[list-item, union-attr]
-
-    def _projections(self) -> list[Linear]:
-        """The layers whose weights are packed. (`self.key` would search three tables for it.)"""
-        return [self._modules[name] for name in ("receptance", "key", "value")]  # type: ignore[misc]
+        return [parameter for module in (self, *self._modules.values()) if module is not None
+                for parameter in module._parameters.values() if parameter is not None]
 
     def _current(self, packed: PackedRWKV4 | PackedRWKV7 | None) -> PackedRWKV4 | PackedRWKV7 | None:
-        return super()._current(packed) if all(map(is_plain, self._projections())) else None
+        layers = self._modules  # `self.key` would search three tables
+        plain = all(is_plain(layers[name]) for name in ("receptance", "key", "value", "output"))
+        return super()._current(packed) if plain else None
 
     @torch.no_grad()
     def pack(self, parameters: list[Tensor]) -> PackedRWKV7:
-        names = sorted(self._low_rank(), key="vawg".index)  # the order of the mixes
+        names = [name for name in "vaw" if name in self._low_rank()]
         dtype = torch.promote_types(self.k_k.dtype, torch.float32)
         k_k, k_a, r_k, weight, bias = (self._by_head(parameter.to(dtype, copy=True)) for parameter in (
             self.k_k, self.k_a, self.r_k, self.ln_x.weight, self.ln_x.bias))
         mixes = [self.x_r, self.x_k, self.x_v, self.x_a, self.x_w, self.x_g]
-        projections = [layer.weight.mT for layer in self._projections()]
-        constants = [getattr(self, f"{name}0") for name in names[:-1]]
+        projections = [layer.weight.mT for layer in (self.receptance, self.key, self.value)]
+        output_bias = self.output.bias
         return PackedRWKV7(
-            stamp(parameters), self.output, mixes=torch.stack(mixes).unsqueeze(1).to(dtype),
+            stamp(parameters), mixes=torch.stack(mixes).unsqueeze(1).to(dtype),
             projections=torch.stack(projections).to(dtype),
+            output=self.output.weight.to(dtype).mT.contiguous(),
+            output_bias=None if output_bias is None else output_bias.to(dtype, copy=True),
             first=stack_padded([getattr(self, f"{name}1") for name in names]).to(dtype),
             second=stack_padded([getattr(self, f"{name}2") for name in names]).to(dtype),
-            constant=torch.stack([*constants, torch.zeros_like(self.w0)]).unsqueeze(1).to(dtype),
+            constant=torch.stack([getattr(self, f"{name}0") for name in names]).unsqueeze(1).to(dtype),
+            g1=self.g1.to(dtype, copy=True), g2=self.g2.to(dtype, copy=True),
             k_k=k_k, k_a=k_a, r_k=r_k, norm_weight=weight, norm_bias=bias, epsilon=self.ln_x.eps)
 
     def mix_one(self, x: Tensor, last: Tensor, memory: tuple[Tensor, ...], packed: PackedRWKV7,
@@ -452,7 +453,7 @@ class RWKV7(TimeMix):
         y, after, own = packed.step(x, last, S, early)
         if first is not None:
             self._early_values(first, own.view_as(x).unsqueeze(1).to(dtype))
-        return packed.output(y if y.dtype == dtype else y.to(dtype)), (after,)
+        return y if y.dtype == dtype else y.to(dtype), (after,)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, head_width={self.head_width}, layer={self.place.layer}"

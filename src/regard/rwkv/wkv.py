@@ -211,9 +211,9 @@ def wkv7_step(inputs: WKV7Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
 def wkv7_token(r: Tensor, w: Tensor, k: Tensor, v: Tensor, c: Tensor, b: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """The same of tensors in one dtype, with w itself and b = c∘a."""
     # Row vectors times matrices: on a CPU, `bmm` takes four times as long for matrices times column vectors.
-    removed = torch.bmm(c.flatten(0, 1), S.flatten(0, 1).mT).view(*S.shape[:-1], 1)
-    after = (S * w).addcmul_(v.mT, k).addcmul_(removed, b, value=-1.0)
-    return torch.bmm(r.flatten(0, 1), after.flatten(0, 1).mT).view(v.shape), after
+    removed = c @ S.mT
+    after = (S * w).addcmul_(v.mT, k).addcmul_(removed.mT, b, value=-1.0)
+    return r @ after.mT, after
 
 
 @_without_autocast
