@@ -110,13 +110,14 @@ def test_a_stack_of_packed_steps_is_the_stack_over_all_tokens(name):
     assert_close(torch.cat(results, 1), want)
 
 
-@pytest.mark.parametrize(("name", "most"), [("rwkv4", 30), ("rwkv7", 60), ("rwkv7, later layer", 65)])
+@pytest.mark.parametrize(("name", "most"), [("rwkv4", 32), ("rwkv7", 62), ("rwkv7, later layer", 66)])
 def test_a_packed_step_has_few_operations(name, most):
-    """A view counts as an operation too."""
+    """Views and what torch calls inside of an operation count too. Without packing there were 61 and 74."""
     mixer, x = drawn(MAKERS[name]()), numbers(ROWS, 1, WIDTH)
     _, state = stepped(mixer, x)
-    with Operations() as operations:
-        stepped(mixer, x, state)
+    first = {"first": FirstValues({"forward": given_values(x)})} if mixer.shares_values else {}
+    with torch.no_grad(), Operations() as operations:
+        mixer.step(x, state, **first)
     assert len(operations.names) <= most, operations.names
 
 

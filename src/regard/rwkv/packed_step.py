@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.kernels.launch import has_hooks, in_torch_func
+from regard.kernels.launch import in_torch_func
 from regard.kernels.linear import Linear
 from regard.kernels.packed_linear import is_packed
 from regard.rwkv.wkv import MAX_LOG_DECAY, MIN_NORM, WKV4State, wkv4_token, wkv7_token
@@ -36,21 +36,25 @@ def stamp(parameters: Sequence[Tensor]) -> Stamp:
     return (sum(map(_version, parameters)), *map(Tensor.data_ptr, parameters))
 
 
-def can_pack(parameters: Iterable[Tensor]) -> bool:
-    """Whether changes of the parameters can be seen: torch does not count those of tensors of the inference mode."""
-    return not any(parameter.is_inference() for parameter in parameters)
+def can_pack(parameters: Iterable[Tensor], layers: Iterable[nn.Module]) -> bool:
+    """Whether the layers are of the classes that are computed here, and changes of the parameters can be seen.
+
+    torch does not count changes of tensors that were made in inference mode.
+    """
+    return (all(type(layer) in (Linear, nn.GroupNorm) for layer in layers)
+            and not any(parameter.is_inference() for parameter in parameters))
 
 
 def can_run(x: Tensor) -> bool:
     """Whether a packed step can compute these tokens, (B, n, D). A CUDA graph would not see later changes."""
-    return (x.shape[1] == 1 and not torch.is_grad_enabled() and not torch.is_autocast_enabled(x.device.type)
+    return (x.shape[1] == 1 and not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled()
             and not torch.compiler.is_compiling() and not in_torch_func()
             and not (x.is_cuda and torch.cuda.is_current_stream_capturing()))
 
 
-def is_plain(layer: nn.Module) -> bool:
-    """Whether calling a linear layer is nothing but its product: it has no hooks and no other forward pass."""
-    return type(layer) is Linear and (not has_hooks(layer) or is_packed(layer))
+def is_hooked(layer: nn.Module) -> bool:
+    """Whether a call of a layer is more than what its class computes: it has hooks, or a forward pass of its own."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or ("forward" in vars(layer) and not is_packed(layer)))
 
 
 def stack_padded(matrices: Sequence[Tensor]) -> Tensor:
@@ -77,7 +81,7 @@ class PackedRWKV4:
 
     def step(self, x: Tensor, last: Tensor, state: WKV4State) -> tuple[Tensor, WKV4State]:
         """The result (B, D) of the token x (B, D) after the token `last`, and the next state."""
-        x_r, x_k, x_v = torch.lerp(x, last.to(x.dtype), self.mixes).unbind()
+        x_r, x_k, x_v = torch.lerp(x, last, self.mixes).unbind()
         r, k, v = self.receptance(x_r), self.key(x_k).to(state.a.dtype), self.value(x_v).to(state.a.dtype)
         wkv, after = wkv4_token(k, v, self.decay, self.bonus, state)
         return self.output((torch.sigmoid(r) * wkv).to(x.dtype)), after

@@ -41,7 +41,7 @@ from regard.config import Config, integer
 from regard.kernels.linear import Linear
 from regard.mixer import FirstValues, RowState
 from regard.rwkv.maps import RWKV4Look, RWKV7Look
-from regard.rwkv.packed_step import PackedRWKV4, PackedRWKV7, can_pack, can_run, is_plain, stack_padded, stamp
+from regard.rwkv.packed_step import PackedRWKV4, PackedRWKV7, Stamp, can_pack, can_run, is_hooked, stack_padded, stamp
 from regard.rwkv.wkv import (
     MAX_LOG_DECAY,
     MIN_NORM,
@@ -126,8 +126,8 @@ class TimeMix(nn.Module, ABC):
         """The recurrence's part of the state before the first token."""
 
     @abstractmethod
-    def pack(self, parameters: list[Tensor]) -> PackedRWKV4 | PackedRWKV7:
-        """Pack the parameters, all of them but those of the linear layers, for steps of one token."""
+    def pack(self, made: Stamp) -> PackedRWKV4 | PackedRWKV7:
+        """Pack the parameters, whose stamp is `made`, for steps of one token."""
 
     @abstractmethod
     def mix_one(self, x: Tensor, last: Tensor, memory: tuple[Tensor, ...], packed: Any,
@@ -176,12 +176,12 @@ class TimeMix(nn.Module, ABC):
             raise checks.wrong("state", f"a state of this mixer, for the {x.shape[0]} rows of x",
                                f"one of shape {checks.shape(last_BD)}", f"Get it from start(rows={x.shape[0]}).")
         packed = state.packed if isinstance(state, TimeMixState) else None
-        if lengths is None and can_run(x):
+        if lengths is None and x.dtype == last_BD.dtype and can_run(x):
             packed = self._current(packed)
             if packed is not None:
                 x = x.squeeze(1)
                 y, after = self.mix_one(x, last_BD, tuple(memory), packed, first)
-                return y.unsqueeze(1), TimeMixState((x.to(last_BD.dtype), *after), packed)
+                return y.unsqueeze(1), TimeMixState((x, *after), packed)
         own = None if lengths is None else Padding(lengths)
         there_BN = present_tokens(x, own, "lengths")
         x = zero_absent(x, there_BN)
@@ -190,15 +190,20 @@ class TimeMix(nn.Module, ABC):
         return zero_absent(y, there_BN), TimeMixState((last_BD, *after), packed)
 
     def _current(self, packed: PackedRWKV4 | PackedRWKV7 | None) -> PackedRWKV4 | PackedRWKV7 | None:
-        """The packed parameters as they are now; None where a packed step would not be the same."""
-        parameters = self._packed_parameters()
-        if packed is not None and packed.stamp == stamp(parameters):
+        """The packed parameters as they are now; None where a packed step would not compute the same."""
+        layers, parameters = self._packed_modules(), [*self._parameters.values()]
+        for layer in layers:
+            if is_hooked(layer):
+                return None
+            parameters += layer._parameters.values()
+        given = [parameter for parameter in parameters if parameter is not None]
+        if packed is not None and packed.stamp == stamp(given):
             return packed
-        return self.pack(parameters) if can_pack(parameters) else None
+        return self.pack(stamp(given)) if can_pack(given, layers) else None
 
-    def _packed_parameters(self) -> list[Tensor]:
-        """The parameters that are packed."""
-        return [*self._parameters.values()]  # type: ignore[list-item]
+    def _packed_modules(self) -> tuple[nn.Module, ...]:
+        """The modules whose parameters are packed with those of the mixer."""
+        return ()
 
     def _float_state(self, *shape: int) -> Tensor:
         """Zeros in float32 at least, on the device of the parameters."""
@@ -269,10 +274,10 @@ class RWKV4(TimeMix):
         return -torch.exp(self.decay.to(torch.promote_types(self.decay.dtype, torch.float32)))
 
     @torch.no_grad()
-    def pack(self, parameters: list[Tensor]) -> PackedRWKV4:
+    def pack(self, made: Stamp) -> PackedRWKV4:
         w = self._log_decay()
         zero = torch.zeros_like(w)
-        return PackedRWKV4(stamp(parameters), self.receptance, self.key, self.value, self.output,
+        return PackedRWKV4(made, self.receptance, self.key, self.value, self.output,
                            mixes=torch.stack([self.x_r, self.x_k, self.x_v]).unsqueeze(1),
                            decay=torch.stack([zero, w]).unsqueeze(1),
                            bonus=torch.stack([self.bonus.to(w.dtype), zero]).unsqueeze(1))
@@ -415,17 +420,11 @@ class RWKV7(TimeMix):
         """(D,) -> (H, 1, K)."""
         return parameter.view(self.heads, 1, self.head_width)
 
-    def _packed_parameters(self) -> list[Tensor]:
-        return [parameter for module in (self, *self._modules.values()) if module is not None
-                for parameter in module._parameters.values() if parameter is not None]
-
-    def _current(self, packed: PackedRWKV4 | PackedRWKV7 | None) -> PackedRWKV4 | PackedRWKV7 | None:
-        layers = self._modules  # `self.key` would search three tables
-        plain = all(is_plain(layers[name]) for name in ("receptance", "key", "value", "output"))
-        return super()._current(packed) if plain else None
+    def _packed_modules(self) -> tuple[nn.Module, ...]:
+        return tuple(self._modules.values())  # type: ignore[arg-type]
 
     @torch.no_grad()
-    def pack(self, parameters: list[Tensor]) -> PackedRWKV7:
+    def pack(self, made: Stamp) -> PackedRWKV7:
         names = [name for name in "vaw" if name in self._low_rank()]
         dtype = torch.promote_types(self.k_k.dtype, torch.float32)
         k_k, k_a, r_k, weight, bias = (self._by_head(parameter.to(dtype, copy=True)) for parameter in (
@@ -434,7 +433,7 @@ class RWKV7(TimeMix):
         projections = [layer.weight.mT for layer in (self.receptance, self.key, self.value)]
         output_bias = self.output.bias
         return PackedRWKV7(
-            stamp(parameters), mixes=torch.stack(mixes).unsqueeze(1).to(dtype),
+            made, mixes=torch.stack(mixes).unsqueeze(1).to(dtype),
             projections=torch.stack(projections).to(dtype),
             output=self.output.weight.to(dtype).mT.contiguous(),
             output_bias=None if output_bias is None else output_bias.to(dtype, copy=True),
