@@ -9,7 +9,7 @@ parameters alone is computed once for many steps, and equal operations on differ
 
 A mixer packs its parameters at its first step of one token, and hands them on in its state. `stamp` shows whether they
 have changed since: then they are packed again. Packed matrices of version 7 take as much memory as its parameters.
-Everything is computed in float32 at least. There are no gradients here, no padding, and no tokens but one.
+The recurrence is computed in float32 at least. There are no gradients here, no padding, and no tokens but one.
 
 Legend: B rows, D width, H heads, K features of a head, L low-rank maps, R the largest of their ranks.
 """
@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 
 from regard.kernels.launch import in_torch_func
 from regard.kernels.linear import Linear
-from regard.kernels.packed_linear import is_packed
+from regard.kernels.packed_linear import PackedForward
 from regard.rwkv.wkv import MAX_LOG_DECAY, MIN_NORM, WKV4State, wkv4_token, wkv7_token
 
 Stamp = tuple[int, ...]
@@ -54,7 +54,9 @@ def can_run(x: Tensor) -> bool:
 
 def is_hooked(layer: nn.Module) -> bool:
     """Whether a call of a layer is more than what its class computes: it has hooks, or a forward pass of its own."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or ("forward" in vars(layer) and not is_packed(layer)))
+    own = vars(layer)
+    return bool(layer._forward_hooks or layer._forward_pre_hooks
+                or ("forward" in own and not isinstance(own["forward"], PackedForward)))
 
 
 def stack_padded(matrices: Sequence[Tensor]) -> Tensor:
@@ -89,7 +91,7 @@ class PackedRWKV4:
 
 @dataclass(frozen=True, slots=True)
 class PackedRWKV7:
-    """The parameters of an `RWKV7` mixer, packed for steps of one token, in float32 at least."""
+    """The parameters of an `RWKV7` mixer, packed for steps of one token."""
 
     stamp: Stamp
     mixes: Tensor
@@ -108,7 +110,7 @@ class PackedRWKV7:
     g1: Tensor
     g2: Tensor
     k_k: Tensor
-    """(H, 1, K), as the others below."""
+    """(H, 1, K), float32 at least, as the others below."""
     k_a: Tensor
     r_k: Tensor
     norm_weight: Tensor
@@ -119,16 +121,19 @@ class PackedRWKV7:
         """The result (B, D) of the token x (B, D) after the token `last`, the next S, and the values, (B, H, 1, K).
 
         Args:
-            x, last: in the dtype of S.
-            S: (B, H, K, K), values × keys.
+            S: (B, H, K, K), values × keys, float32 at least.
             early: the values of the first layer; None in the first layer.
         """
         heads, maps = (*S.shape[:2], 1, S.shape[-1]), len(self.first)
         mixed = torch.lerp(x, last, self.mixes)
-        r, k, own = torch.bmm(mixed[:3], self.projections).view(3, *heads).unbind()
         hidden = torch.bmm(mixed[5 - maps:5], self.first)
         hidden[-1].tanh_()
-        *share, a, decay = torch.baddbmm(self.constant, hidden, self.second).sigmoid_().view(maps, *heads).unbind()
+        mapped, projected = torch.baddbmm(self.constant, hidden, self.second), torch.bmm(mixed[:3], self.projections)
+        if x.dtype != S.dtype:
+            mapped, projected = mapped.to(S.dtype), projected.to(S.dtype)
+            early = None if early is None else early.to(S.dtype)
+        *share, a, decay = mapped.sigmoid_().view(maps, *heads).unbind()
+        r, k, own = projected.view(3, *heads).unbind()
         v = own if early is None else torch.lerp(own, early.view(heads), share[0])
         c = k * self.k_k
         c = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True).clamp_min_(MIN_NORM)

@@ -426,33 +426,26 @@ class RWKV7(TimeMix):
     @torch.no_grad()
     def pack(self, made: Stamp) -> PackedRWKV7:
         names = [name for name in "vaw" if name in self._low_rank()]
-        dtype = torch.promote_types(self.k_k.dtype, torch.float32)
-        k_k, k_a, r_k, weight, bias = (self._by_head(parameter.to(dtype, copy=True)) for parameter in (
+        wide = torch.promote_types(self.k_k.dtype, torch.float32)
+        k_k, k_a, r_k, weight, bias = (self._by_head(parameter.to(wide)) for parameter in (
             self.k_k, self.k_a, self.r_k, self.ln_x.weight, self.ln_x.bias))
-        mixes = [self.x_r, self.x_k, self.x_v, self.x_a, self.x_w, self.x_g]
+        mixes: list[Tensor] = [self.x_r, self.x_k, self.x_v, self.x_a, self.x_w, self.x_g]
         projections = [layer.weight.mT for layer in (self.receptance, self.key, self.value)]
-        output_bias = self.output.bias
         return PackedRWKV7(
-            made, mixes=torch.stack(mixes).unsqueeze(1).to(dtype),
-            projections=torch.stack(projections).to(dtype),
-            output=self.output.weight.to(dtype).mT.contiguous(),
-            output_bias=None if output_bias is None else output_bias.to(dtype, copy=True),
-            first=stack_padded([getattr(self, f"{name}1") for name in names]).to(dtype),
-            second=stack_padded([getattr(self, f"{name}2") for name in names]).to(dtype),
-            constant=torch.stack([getattr(self, f"{name}0") for name in names]).unsqueeze(1).to(dtype),
-            g1=self.g1.to(dtype, copy=True), g2=self.g2.to(dtype, copy=True),
-            k_k=k_k, k_a=k_a, r_k=r_k, norm_weight=weight, norm_bias=bias, epsilon=self.ln_x.eps)
+            made, mixes=torch.stack(mixes).unsqueeze(1), projections=torch.stack(projections),
+            output=self.output.weight.mT.contiguous(), output_bias=self.output.bias,
+            first=stack_padded([getattr(self, f"{name}1") for name in names]),
+            second=stack_padded([getattr(self, f"{name}2") for name in names]),
+            constant=torch.stack([getattr(self, f"{name}0") for name in names]).unsqueeze(1),
+            g1=self.g1, g2=self.g2, k_k=k_k, k_a=k_a, r_k=r_k,
+            norm_weight=weight, norm_bias=bias, epsilon=self.ln_x.eps)
 
     def mix_one(self, x: Tensor, last: Tensor, memory: tuple[Tensor, ...], packed: PackedRWKV7,
                 first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        (S,) = memory
-        early, dtype = self._early_values(first), x.dtype
-        if dtype != S.dtype:
-            x, last, early = x.to(S.dtype), last.to(S.dtype), None if early is None else early.to(S.dtype)
-        y, after, own = packed.step(x, last, S, early)
+        y, after, own = packed.step(x, last, memory[0], self._early_values(first))
         if first is not None:
-            self._early_values(first, own.view_as(x).unsqueeze(1).to(dtype))
-        return y if y.dtype == dtype else y.to(dtype), (after,)
+            self._early_values(first, own.view_as(x).unsqueeze(1).to(x.dtype))
+        return y, (after,)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, head_width={self.head_width}, layer={self.place.layer}"
