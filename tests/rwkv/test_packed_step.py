@@ -12,7 +12,7 @@ from regard.mixer import FirstValues, RowState
 from regard.reference import rwkv as oracle
 from regard.rwkv import wkv
 from regard.rwkv.channel_mix import ChannelMixConfig
-from regard.rwkv.packed_step import stack_padded
+from regard.rwkv.packed_step import stack_padded, stack_transposed
 from regard.rwkv.time_mix import RWKV4, RWKV7, Ranks, RWKV4Config, RWKV7Config
 
 ROWS, COUNT, WIDTH = 3, 6, 8
@@ -216,6 +216,13 @@ def test_shorter_numbers_are_as_exact_as_all_tokens_at_once(name, dtype):
     assert ours.dtype == dtype
     error, plainly = ((found.double() - truth).abs().max() for found in (ours, theirs))
     assert error <= 2 * plainly + 4 * torch.finfo(dtype).eps * truth.abs().max()
+
+
+def test_matrices_are_transposed():
+    first, second = numbers(2, 3), numbers(2, 3, seed=1)
+    stacked = stack_transposed([first, second])
+    assert stacked.is_contiguous()
+    assert torch.equal(stacked, torch.stack([first.T, second.T]))
 
 
 def test_matrices_are_padded_with_zeros():

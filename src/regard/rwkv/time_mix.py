@@ -41,7 +41,17 @@ from regard.config import Config, integer
 from regard.kernels.linear import Linear
 from regard.mixer import FirstValues, RowState
 from regard.rwkv.maps import RWKV4Look, RWKV7Look
-from regard.rwkv.packed_step import PackedRWKV4, PackedRWKV7, Stamp, can_pack, can_run, is_hooked, stack_padded, stamp
+from regard.rwkv.packed_step import (
+    PackedRWKV4,
+    PackedRWKV7,
+    Stamp,
+    can_pack,
+    can_run,
+    is_hooked,
+    stack_padded,
+    stack_transposed,
+    stamp,
+)
 from regard.rwkv.wkv import (
     MAX_LOG_DECAY,
     MIN_NORM,
@@ -430,10 +440,10 @@ class RWKV7(TimeMix):
         k_k, k_a, r_k, weight, bias = (self._by_head(parameter.to(wide)) for parameter in (
             self.k_k, self.k_a, self.r_k, self.ln_x.weight, self.ln_x.bias))
         mixes: list[Tensor] = [self.x_r, self.x_k, self.x_v, self.x_a, self.x_w, self.x_g]
-        projections = [layer.weight.mT for layer in (self.receptance, self.key, self.value)]
+        projections = [layer.weight for layer in (self.receptance, self.key, self.value)]
         return PackedRWKV7(
-            made, mixes=torch.stack(mixes).unsqueeze(1), projections=torch.stack(projections),
-            output=self.output.weight.mT.contiguous(), output_bias=self.output.bias,
+            made, mixes=torch.stack(mixes).unsqueeze(1), projections=stack_transposed(projections),
+            output=stack_transposed([self.output.weight])[0], output_bias=self.output.bias,
             first=stack_padded([getattr(self, f"{name}1") for name in names]),
             second=stack_padded([getattr(self, f"{name}2") for name in names]),
             constant=torch.stack([getattr(self, f"{name}0") for name in names]).unsqueeze(1),
