@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.blocks.stack import StackConfig
+from regard.kernels.packed_linear import packed_linear_layers
 from regard.mixer import FirstValues, RowState
 from regard.reference import rwkv as oracle
 from regard.rwkv import wkv
@@ -205,6 +206,23 @@ def test_hooks_of_the_linear_layers_are_called(name):
     mixer.key.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     stepped(mixer, x)
     assert len(seen) == COUNT
+
+
+@EACH
+def test_packed_linear_layers_do_not_prevent_packed_steps(name):
+    mixer, x = drawn(MAKERS[name]()).float(), numbers(ROWS, COUNT, WIDTH).float()
+    with packed_linear_layers(mixer):
+        y, state = stepped(mixer, x)
+    assert state.packed is not None
+    assert_close(y, stepped(mixer, x)[0], 1e-5)
+
+
+def test_a_forward_pass_of_ones_own_is_called():
+    mixer, x = drawn(MAKERS["rwkv7"]()), numbers(ROWS, COUNT, WIDTH)
+    _, state = stepped(mixer, x)
+    mixer.value.forward = torch.zeros_like
+    assert stepped(mixer, x, state)[1].packed is None
+    assert_close(stepped(mixer, x)[0], whole(mixer, x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
