@@ -9,7 +9,7 @@
     lengths       the same for one text of 1,024 to 131,072 tokens, ours and causal attention
     decoding      milliseconds of a token and bytes of the state of rwkv7-small and llama-small, after contexts of
                   1,024, 16,384 and 65,536 tokens
-    step          a step on one core of a CPU, RWKV-4 and RWKV-7 beside an LSTM of equal width
+    step          a step on one core of a CPU, RWKV-4 and RWKV-7 beside an LSTM of equal width, in processor time
 
 FOLDER has the packages flash_linear_attention, fla_core and einops, unpacked (`pip download --no-deps`, then unzip):
 `build/peers` is ignored by git. `fla` tunes its kernels at the first call for a size, which is not timed. Without a GPU
@@ -17,6 +17,7 @@ the sizes are small, to see that everything runs; the step is measured on a CPU 
 """
 
 import math
+import time
 from collections.abc import Callable
 
 import torch
@@ -36,7 +37,7 @@ DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 ROWS, TOKENS, HEADS, WIDTH = (4, 4096, 32, 64) if ON_GPU else (1, 128, 2, 16)
 LENGTHS = (1024, 4096, 16_384, 65_536, 131_072) if ON_GPU else (64, 128)
 CONTEXTS = (1024, 16_384, 65_536) if ON_GPU else (16, 64)
-WIDTHS = (256, 512, 768, 1024)
+WIDTHS, REPEATS = (256, 512, 768, 1024), 61
 Inputs = list[Tensor]
 
 
@@ -161,14 +162,14 @@ def _tensors(state: object) -> list[Tensor]:
 
 
 def step() -> str:
-    """A step of one token on a CPU, with one thread."""
+    """A step of one token on a CPU, with one thread: medians of its processor time."""
     threads, rows = torch.get_num_threads(), []
     torch.set_num_threads(1)
     for width in WIDTHS:
         for count in (1, 8):
             mixers = {"LSTM": Recurrence(width, cell="lstm"), "RWKV-4": RWKV4(width), "RWKV-7": RWKV7(width)}
             works = {name: _steps(mixer, width, count) for name, mixer in mixers.items()}
-            times = medians(works, device="cpu", repeats=31)
+            times = medians(works, device="cpu", repeats=REPEATS, clock=time.thread_time)
             rows.append([str(width), str(count), *(f"{1e3 * times[name] / 20:.0f}" for name in mixers),
                          *(f"{times[name] / times['LSTM']:.2f}" for name in ("RWKV-4", "RWKV-7"))])
     torch.set_num_threads(threads)

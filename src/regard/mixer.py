@@ -9,7 +9,7 @@ out. A state that was passed to a step is consumed; copy it first to keep it. A 
 tokens (RWKV's channel mix) is a mixer too. This module knows none of the mixers.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -128,9 +128,9 @@ class RowState(CompositeState):
 
     tensors: tuple[Tensor, ...]
 
-    def detach(self) -> "RowState":
+    def detach(self) -> Self:
         """The same numbers without their history: gradients stop here (truncated back-propagation through time)."""
-        return RowState(tuple(tensor.detach() for tensor in self.tensors))
+        return replace(self, tensors=tuple(tensor.detach() for tensor in self.tensors))
 
 
 def _pick(field: Any, rows: Rows) -> Any:

@@ -105,7 +105,7 @@ def test_a_stack_is_the_same_step_by_step_and_with_activation_checkpointing():
 
 
 def test_gradients_of_single_tokens_are_those_of_the_whole():
-    """A single token takes a path of its own through a mixer, in the first layer and in later ones."""
+    """A state carries gradients from step to step, in the first layer and in later ones."""
     stack, x = drawn(StackConfig(layers=2, mixer=SMALL).build(WIDTH, causal=True)), tokens(2, COUNT).requires_grad_()
     state, results, parameters = stack.start(2, COUNT), [], [x, *stack.parameters()]
     for token in x.split(1, 1):

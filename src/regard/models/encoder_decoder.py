@@ -126,7 +126,8 @@ class DecoderState(CompositeState):
         """The same state with other tensors, in the order of `memories()`."""
         left, blocks = iter(memories), []
         for block, states in zip(self.stack.blocks, self._row_states(), strict=True):
-            mixer, *feed_forward = (RowState(tuple(next(left) for _ in state.tensors)) for state in states)
+            mixer, *feed_forward = (replace(state, tensors=tuple(next(left) for _ in state.tensors))
+                                    for state in states)
             blocks.append(replace(block, mixer=mixer, feed_forward=feed_forward[0] if feed_forward else None))
         return replace(self, stack=StackState(tuple(blocks)))
 

@@ -16,7 +16,9 @@ Each mixer has a `tap`, which passes on what its map M is computed from (`maps`)
 A step does not, because the earlier tokens are only in its state.
 
 The state of a row has a constant size: the last token, and (a, b, p) in version 4 or S in version 7, in float32 at
-least. Sources: Peng et al. 2023 (RWKV-4), Peng et al. 2025 (RWKV-7); initial values as in BlinkDL/RWKV-LM.
+least. Without gradients, a step of one token is a packed step (`packed_step`).
+
+Sources: Peng et al. 2023 (RWKV-4), Peng et al. 2025 (RWKV-7); initial values as in BlinkDL/RWKV-LM.
 
 Legend: B rows, N tokens, D width, H heads, K features of a head.
 """
@@ -25,7 +27,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,23 +41,30 @@ from regard.config import Config, integer
 from regard.kernels.linear import Linear
 from regard.mixer import FirstValues, RowState
 from regard.rwkv.maps import RWKV4Look, RWKV7Look
+from regard.rwkv.packed_step import (
+    PackedRWKV4,
+    PackedRWKV7,
+    Stamp,
+    can_pack,
+    can_run,
+    is_hooked,
+    stack_padded,
+    stack_transposed,
+    stamp,
+)
 from regard.rwkv.wkv import (
+    MAX_LOG_DECAY,
+    MIN_NORM,
     WKV4State,
     WKV7Inputs,
     wkv4,
-    wkv4_step,
     wkv7_chunked,
-    wkv7_step,
 )
 
 DIRECTIONS = {"forward": False, "backward": True}
 """Whether the tokens are read from the last to the first."""
 GROUP_EPSILON = 64e-5
 """ε of version 7's norm over the features of a head."""
-MIN_NORM = 1e-12
-"""The least divisor when version 7's removal keys are divided by their length."""
-MAX_LOG_DECAY = math.exp(-0.5)
-"""-log w of version 7 is below this number."""
 
 
 class LayerPlace(NamedTuple):
@@ -74,6 +83,14 @@ class LayerPlace(NamedTuple):
     def remaining(self) -> float:
         """1 for the first layer, 1 / layers for the last."""
         return 1.0 - self.layer / self.layers
+
+
+@dataclass(frozen=True)
+class TimeMixState(RowState):
+    """The state of a time mix: the last token of each row, and the recurrence's tensors."""
+
+    packed: PackedRWKV4 | PackedRWKV7 | None = None
+    """The parameters of the mixer, packed for steps of one token; None before the first such step."""
 
 
 def shift_tokens(x: Tensor, last_BD: Tensor | None = None) -> Tensor:
@@ -119,6 +136,15 @@ class TimeMix(nn.Module, ABC):
         """The recurrence's part of the state before the first token."""
 
     @abstractmethod
+    def pack(self, made: Stamp) -> PackedRWKV4 | PackedRWKV7:
+        """Pack the parameters, whose stamp is `made`, for steps of one token."""
+
+    @abstractmethod
+    def mix_one(self, x: Tensor, last: Tensor, memory: tuple[Tensor, ...], packed: Any,
+                first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The result (B, D) of one token x (B, D), and the recurrence's part of the next state, by a packed step."""
+
+    @abstractmethod
     def mix(self, x: Tensor, shifted: Tensor, memory: tuple[Tensor, ...] | None, there_BN: Tensor | None,
             first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The result (B, N, D) of tokens and their predecessors, and the recurrence's part of the next state."""
@@ -141,7 +167,7 @@ class TimeMix(nn.Module, ABC):
 
     def start(self, rows: int, capacity: int | None = None) -> RowState:
         """Return the state before the first token. It does not grow with the tokens; `capacity` is not used."""
-        return RowState((self.key.weight.new_zeros(rows, self.width), *self.initial(rows)))
+        return TimeMixState((self.key.weight.new_zeros(rows, self.width), *self.initial(rows)))
 
     def step(self, x: Tensor, state: RowState, *, lengths: Tensor | None = None,
              first: FirstValues | None = None) -> tuple[Tensor, RowState]:
@@ -159,12 +185,35 @@ class TimeMix(nn.Module, ABC):
         if last_BD.shape != (x.shape[0], self.width):
             raise checks.wrong("state", f"a state of this mixer, for the {x.shape[0]} rows of x",
                                f"one of shape {checks.shape(last_BD)}", f"Get it from start(rows={x.shape[0]}).")
+        packed = state.packed if isinstance(state, TimeMixState) else None
+        if lengths is None and x.dtype == last_BD.dtype and can_run(x):
+            packed = self._current(packed)
+            if packed is not None:
+                x = x.squeeze(1)
+                y, after = self.mix_one(x, last_BD, tuple(memory), packed, first)
+                return y.unsqueeze(1), TimeMixState((x, *after), packed)
         own = None if lengths is None else Padding(lengths)
         there_BN = present_tokens(x, own, "lengths")
         x = zero_absent(x, there_BN)
         y, after = self.mix(x, shift_tokens(x, last_BD), tuple(memory), there_BN, first)
-        return zero_absent(y, there_BN), RowState((last_tokens(x, last_BD, None if own is None else own.lengths),
-                                                   *after))
+        last_BD = last_tokens(x, last_BD, None if own is None else own.lengths)
+        return zero_absent(y, there_BN), TimeMixState((last_BD, *after), packed)
+
+    def _current(self, packed: PackedRWKV4 | PackedRWKV7 | None) -> PackedRWKV4 | PackedRWKV7 | None:
+        """The packed parameters as they are now; None where a packed step would not compute the same."""
+        layers, parameters = self._packed_modules(), [*self._parameters.values()]
+        for layer in layers:
+            if is_hooked(layer):
+                return None
+            parameters += layer._parameters.values()
+        given = [parameter for parameter in parameters if parameter is not None]
+        if packed is not None and packed.stamp == stamp(given):
+            return packed
+        return self.pack(stamp(given)) if can_pack(given, layers) else None
+
+    def _packed_modules(self) -> tuple[nn.Module, ...]:
+        """The modules whose parameters are packed with those of the mixer."""
+        return ()
 
     def _float_state(self, *shape: int) -> Tensor:
         """Zeros in float32 at least, on the device of the parameters."""
@@ -223,17 +272,29 @@ class RWKV4(TimeMix):
         state = None if memory is None else WKV4State(*memory)
         if state is None and self.tap.listeners:
             self.tap.send(RWKV4Look(_detached(k, w, self.bonus), there_BN, self.reverse))
-        if state is not None and x.shape[1] == 1 and there_BN is None:
-            wkv, after = wkv4_step(k[:, 0], v[:, 0], w, self.bonus, state)
-            wkv = wkv.unsqueeze(1)
-        else:
-            wkv, after = wkv4(k, v, w, self.bonus, state, there_BN)
+        wkv, after = wkv4(k, v, w, self.bonus, state, there_BN)
         return self.output((torch.sigmoid(r) * wkv).to(x.dtype)), tuple(after)
 
     def _keys(self, x: Tensor, shifted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         k = self.key(torch.lerp(x, shifted, self.x_k.to(x.dtype)))
         v = self.value(torch.lerp(x, shifted, self.x_v.to(x.dtype)))
-        return k, v, -torch.exp(self.decay.to(torch.promote_types(self.decay.dtype, torch.float32)))
+        return k, v, self._log_decay()
+
+    def _log_decay(self) -> Tensor:
+        return -torch.exp(self.decay.to(torch.promote_types(self.decay.dtype, torch.float32)))
+
+    @torch.no_grad()
+    def pack(self, made: Stamp) -> PackedRWKV4:
+        w = self._log_decay()
+        zero = torch.zeros_like(w)
+        return PackedRWKV4(made, self.receptance, self.key, self.value, self.output,
+                           mixes=torch.stack([self.x_r, self.x_k, self.x_v]).unsqueeze(1),
+                           decay=torch.stack([zero, w]).unsqueeze(1),
+                           bonus=torch.stack([self.bonus.to(w.dtype), zero]).unsqueeze(1))
+
+    def mix_one(self, x: Tensor, last: Tensor, memory: tuple[Tensor, ...], packed: PackedRWKV4,
+                first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return packed.step(x, last, WKV4State(*memory))
 
 
 class RWKV7(TimeMix):
@@ -319,39 +380,30 @@ class RWKV7(TimeMix):
 
     def mix(self, x: Tensor, shifted: Tensor, memory: tuple[Tensor, ...] | None, there_BN: Tensor | None,
             first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        before = None if memory is None else memory[0]
-        single = before is not None and x.shape[1] == 1 and there_BN is None
-        if single:  # (B, D): products of matrices have less to prepare
-            x, shifted = x.squeeze(1), shifted.squeeze(1)
-        x_r, x_w, x_k, x_v, x_a, x_g = self._mixes(x, shifted)
+        x_r, x_w, x_k, x_v, x_a, x_g = (torch.lerp(x, shifted, weight.to(x.dtype)) for weight in (
+            self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g))
         inputs = self._recurrence_inputs(x_r, x_w, x_k, x_v, x_a, first).without_absent(there_BN)
         bonus = (inputs.r * inputs.k * self._by_head(self.r_k)).sum(-1, keepdim=True)
         if memory is None and self.tap.listeners:
             r, log_w, k, _, c, a = inputs
             self.tap.send(RWKV7Look(_detached(r, log_w, k, c, a, bonus.squeeze(-1)), there_BN, self.reverse))
-        y, state = wkv7_step(inputs, before) if before is not None and single else wkv7_chunked(inputs, before)
-        # The group norm of one token; torch's own takes ten times as long for a single token on a CPU.
+        y, state = wkv7_chunked(inputs, None if memory is None else memory[0])
+        # The group norm of each token; torch's own takes ten times as long for few tokens on a CPU.
         norm, normed = self.ln_x, F.layer_norm(y, (self.head_width,), eps=GROUP_EPSILON)
         normed = torch.addcmul(self._by_head(norm.bias), normed, self._by_head(norm.weight))
-        result = torch.addcmul(normed, bonus, inputs.v)
-        result = result.flatten(1) if single else result.transpose(1, 2).flatten(-2)
-        y = self.output((result * (torch.sigmoid(x_g @ self.g1) @ self.g2)).to(x.dtype))
-        return y.unsqueeze(1) if single else y, (state,)
-
-    def _mixes(self, x: Tensor, shifted: Tensor) -> tuple[Tensor, ...]:
-        """mix(x, m) for r, w, k, v, a and g; those of a single token, (B, D), are one operation."""
-        weights = self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g
-        if x.dim() == 2:
-            return torch.lerp(x, shifted, torch.stack(weights).unsqueeze(1).to(x.dtype)).unbind()
-        return tuple(torch.lerp(x, shifted, weight.to(x.dtype)) for weight in weights)
+        result = torch.addcmul(normed, bonus, inputs.v).transpose(1, 2).flatten(-2)
+        return self.output((result * (torch.sigmoid(x_g @ self.g1) @ self.g2)).to(x.dtype)), (state,)
 
     def _recurrence_inputs(self, x_r: Tensor, x_w: Tensor, x_k: Tensor, x_v: Tensor, x_a: Tensor,
                            first: FirstValues | None) -> WKV7Inputs:
-        """What the recurrence reads of every token, (B, H, N, K) each; from (B, N, D), or (B, D) for a single token."""
-        r, k, v = self.receptance(x_r), self.key(x_k), self._values(self.value(x_v), x_v, first)
-        decay = _low_rank(torch.tanh(x_w @ self.w1), self.w2, self.w0)
+        """What the recurrence reads of every token, (B, H, N, K) each; from (B, N, D)."""
+        r, k, v = self.receptance(x_r), self.key(x_k), self.value(x_v)
+        early = self._early_values(first, v)
+        if early is not None:
+            v = torch.lerp(v, early, torch.sigmoid(F.linear(x_v @ self.v1, self.v2.mT, self.v0)).to(v.dtype))
+        decay = F.linear(torch.tanh(x_w @ self.w1), self.w2.mT, self.w0)
         log_w = torch.sigmoid(decay.to(torch.promote_types(decay.dtype, torch.float32))) * -MAX_LOG_DECAY
-        a = torch.sigmoid(_low_rank(x_a @ self.a1, self.a2, self.a0))
+        a = torch.sigmoid(F.linear(x_a @ self.a1, self.a2.mT, self.a0))
         c = self._split_heads(k * self.k_k)
         c = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True).clamp_min(MIN_NORM)
         replaced = k * self.k_a
@@ -359,27 +411,51 @@ class RWKV7(TimeMix):
         r, log_w, k, v, a = (self._split_heads(part) for part in (r, log_w, k, v, a))
         return WKV7Inputs(r, log_w, k, v, c, a)
 
-    def _values(self, v: Tensor, x_v: Tensor, first: FirstValues | None) -> Tensor:
-        """The values with those of the first layer mixed in; the first layer writes its own into `first`."""
+    def _early_values(self, first: FirstValues | None, own: Tensor | None = None) -> Tensor | None:
+        """The values of the first layer, (B, N, D); the first layer writes its own ones into `first`, and gets None."""
         if self.place.layer == 0:
-            if first is not None:
-                first.values[self.direction] = v if v.dim() == 3 else v.unsqueeze(1)
-            return v
+            if first is not None and own is not None:
+                first.values[self.direction] = own
+            return None
         if first is None or self.direction not in first.values:
             raise checks.wrong("first", f"the values of the first layer, for layer {self.place.layer}", None,
                                "Run the first layer with the same FirstValues before.")
-        share, early = torch.sigmoid(_low_rank(x_v @ self.v1, self.v2, self.v0)), first.values[self.direction]
-        return torch.lerp(v, early if v.dim() == 3 else early.squeeze(1), share.to(v.dtype))
+        return first.values[self.direction]
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        """(B, N, D) or (B, D) -> (B, H, N, K)."""
-        if x.dim() == 2:
-            return x.view(-1, self.heads, 1, self.head_width)
+        """(B, N, D) -> (B, H, N, K)."""
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
 
     def _by_head(self, parameter: Tensor) -> Tensor:
         """(D,) -> (H, 1, K)."""
         return parameter.view(self.heads, 1, self.head_width)
+
+    def _packed_modules(self) -> tuple[nn.Module, ...]:
+        return tuple(self._modules.values())  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def pack(self, made: Stamp) -> PackedRWKV7:
+        names = [name for name in "vaw" if name in self._low_rank()]
+        wide = torch.promote_types(self.k_k.dtype, torch.float32)
+        k_k, k_a, r_k, weight, bias = (self._by_head(parameter.to(wide)) for parameter in (
+            self.k_k, self.k_a, self.r_k, self.ln_x.weight, self.ln_x.bias))
+        mixes: list[Tensor] = [self.x_r, self.x_k, self.x_v, self.x_a, self.x_w, self.x_g]
+        projections = [layer.weight for layer in (self.receptance, self.key, self.value)]
+        return PackedRWKV7(
+            made, mixes=torch.stack(mixes).unsqueeze(1), projections=stack_transposed(projections),
+            output=stack_transposed([self.output.weight])[0], output_bias=self.output.bias,
+            first=stack_padded([getattr(self, f"{name}1") for name in names]),
+            second=stack_padded([getattr(self, f"{name}2") for name in names]),
+            constant=torch.stack([getattr(self, f"{name}0") for name in names]).unsqueeze(1),
+            g1=self.g1, g2=self.g2, k_k=k_k, k_a=k_a, r_k=r_k,
+            norm_weight=weight, norm_bias=bias, epsilon=self.ln_x.eps)
+
+    def mix_one(self, x: Tensor, last: Tensor, memory: tuple[Tensor, ...], packed: PackedRWKV7,
+                first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, after, own = packed.step(x, last, memory[0], self._early_values(first))
+        if first is not None:
+            self._early_values(first, own.view_as(x).unsqueeze(1).to(x.dtype))
+        return y, (after,)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, head_width={self.head_width}, layer={self.place.layer}"
@@ -387,11 +463,6 @@ class RWKV7(TimeMix):
 
 def _detached(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.detach() for tensor in tensors)
-
-
-def _low_rank(hidden: Tensor, second: Tensor, constant: Tensor) -> Tensor:
-    """constant + hidden · second."""
-    return torch.addmm(constant, hidden, second) if hidden.dim() == 2 else F.linear(hidden, second.mT, constant)
 
 
 class Ranks(NamedTuple):

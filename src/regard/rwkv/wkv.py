@@ -31,6 +31,10 @@ EMPTY = -1e38
 """The exponent p of an empty sum in version 4."""
 CHUNK = 32
 """Tokens of a chunk in version 7."""
+MAX_LOG_DECAY = math.exp(-0.5)
+"""-log w of version 7 is below this number."""
+MIN_NORM = 1e-12
+"""The least divisor when version 7's removal keys are divided by their length."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -90,9 +94,17 @@ def empty_wkv4(like: Tensor) -> WKV4State:
 def wkv4_step(k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: WKV4State) -> tuple[Tensor, WKV4State]:
     """One token: k, v (B, D); w, u (D,) -> wkv (B, D) and the next state."""
     k, v, w, u = _at_least_float32(k, v, w, u)
-    one = torch.ones_like(v)
-    y = state.add(WKV4State(v, one, u + k)).quotient()
-    return y, state.decayed(w).add(WKV4State(v, one, k))
+    zero = torch.zeros_like(w)
+    return wkv4_token(k, v, torch.stack([zero, w]).unsqueeze(1), torch.stack([u, zero]).unsqueeze(1), state)
+
+
+def wkv4_token(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: WKV4State) -> tuple[Tensor, WKV4State]:
+    """The same with decay and bonus (2, 1, D) in one dtype: 0 and u for the result, w and 0 for the next state."""
+    past, own = state.p + decay, k + bonus  # the exponents of what came before, and of this token
+    q = torch.maximum(past, own).detach()
+    past, own = torch.exp(past - q), torch.exp(own - q)
+    numerator, denominator = torch.addcmul(own * v, past, state.a), torch.addcmul(own, past, state.b)
+    return numerator[0] / denominator[0], WKV4State(numerator[1], denominator[1], q[1])
 
 
 @_without_autocast
@@ -192,11 +204,15 @@ def empty_wkv7(inputs: WKV7Inputs) -> Tensor:
 @_without_autocast
 def wkv7_step(inputs: WKV7Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
     """One token: inputs (B, H, 1, K), S (B, H, V, K) -> y (B, H, 1, V) and the next S."""
-    # Row vectors times matrices: on a CPU, `bmm` takes four times as long for matrices times column vectors.
     r, log_w, k, v, c, a = inputs.wide()
-    before = state.to(r.dtype)
-    removed = c @ before.mT
-    after = torch.addcmul(torch.addcmul(before * torch.exp(log_w), v.mT, k), removed.mT, c * a, value=-1.0)
+    return wkv7_token(r, torch.exp(log_w), k, v, c, c * a, state.to(r.dtype))
+
+
+def wkv7_token(r: Tensor, w: Tensor, k: Tensor, v: Tensor, c: Tensor, b: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of tensors in one dtype, with w itself and b = c∘a."""
+    # Row vectors times matrices: on a CPU, `bmm` takes four times as long for matrices times column vectors.
+    removed = c @ S.mT
+    after = (S * w).addcmul_(v.mT, k).addcmul_(removed.mT, b, value=-1.0)
     return r @ after.mT, after
 
 

@@ -17,8 +17,7 @@ import copy
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from regard.tasks.completer import Completer
 from regard.tasks.load import load
 from regard.tasks.search import Beam
 from regard.tasks.translator import Translator
+from regard.training.threads import torch_threads
 
 IDENTIFIED_CHARACTERS = 2000
 """Characters of a text from which its language is identified."""
@@ -205,18 +205,7 @@ class ModelCatalog:
             model.engine.close(drain=drain, timeout=timeout)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute in the calling thread alone, so that OpenMP makes no pool for it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@one_thread()
+@torch_threads(1)
 def _load_task(argument: ModelArgument, device: str) -> tuple[Translator | Completer, tuple[LanguagePair, ...]]:
     """The task of a folder and its directions; one `search` warms it up, so that the first request is not slow."""
     task = load(argument.folder, device=device)
