@@ -10,6 +10,7 @@ from tiny import built, translating
 
 from regard.data.languages import LanguagePair
 from regard.data.tokenizer.training import add_controls
+from regard.serving import engine
 from regard.serving.engine import EngineCore
 from regard.serving.models import ModelArgument, ModelCatalog, parse_model
 from regard.serving.server import BackgroundServer
@@ -186,7 +187,8 @@ def test_a_direction_that_nothing_serves_is_refused_with_those_that_there_are(se
 
 # Threads
 
-def test_every_thread_computes_alone(tmp_path, monkeypatch):
+@pytest.mark.parametrize("least", [0, 1 << 40])
+def test_only_the_engines_compute_with_several_threads(tmp_path, monkeypatch, least):
     """OpenMP keeps a pool for each thread that ever used several, and all pools become slow together."""
     import regard.serving.models as served_models
 
@@ -197,6 +199,7 @@ def test_every_thread_computes_alone(tmp_path, monkeypatch):
         return load(folder, **options)
 
     monkeypatch.setattr(served_models, "load", watched)
+    monkeypatch.setattr(engine, "MIN_PARAMETERS", least)
     monkeypatch.setattr(EngineCore, "run", lambda core, worker: found.append(("engine", torch.get_num_threads())))
     before = torch.get_num_threads()
     torch.set_num_threads(4)
@@ -206,9 +209,10 @@ def test_every_thread_computes_alone(tmp_path, monkeypatch):
             found.clear()
             server = BackgroundServer(models)
             deadline = time.monotonic() + 30
-            while len(found) < len(models) + 4 and time.monotonic() < deadline:
+            engines = [("engine", 4 // len(models))] * len(models) if least else [("engine", 1)] * 4
+            while len(found) < len(models) + len(engines) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert sorted(found) == [("engine", 1)] * 4 + [("loading", 1)] * len(models)
+            assert sorted(found) == engines + [("loading", 1)] * len(models)
             assert torch.get_num_threads() == 4
             context = server.context
             assert context.inspection_pool.submit(torch.get_num_threads).result() == 1

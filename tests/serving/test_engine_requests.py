@@ -143,8 +143,9 @@ def test_workers_have_one_token_budget():
     assert all(one.done for one in tickets)
 
 
-def test_an_idle_worker_sleeps_while_the_budget_is_used_up():
+def test_an_idle_worker_sleeps_while_the_budget_is_used_up(monkeypatch):
     """It is woken when a text has finished, and not between."""
+    monkeypatch.setattr("regard.serving.engine.MIN_PARAMETERS", 0)
     with ServingEngine(ending.translator(9.0), token_budget=MIN_CAPACITY, threads=2) as engine:
         admit, idle = engine._core._admit, list[None]()
 

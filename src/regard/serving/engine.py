@@ -5,9 +5,10 @@
     ticket.result()                                                            [Translation('Bonjour.', ...)]
     engine.close()
 
-On a CPU every worker is a thread that computes alone, with its own batches; on a GPU there is one worker. Small
-operations that several threads share take longer, since the threads wait for each other: two cores make a third more
-with two workers than with one of two threads, and many times more where other processes need the cores too.
+On a CPU a model has a worker for each core: a thread with batches of its own, which computes alone. Threads that share
+operations wait for each other, many times longer where other programs need the cores too. A very small model spends
+most of a step in Python, of which one thread runs at a time: it has one worker, whose operations the cores share. So
+has a model on a GPU.
 
 Between two steps a worker lets waiting texts join a batch as long as the token budget has room, removes those that have
 finished, were cancelled or are too late, and answers each as soon as it has finished: no text waits for a batch to
@@ -48,6 +49,8 @@ __all__ = ["CancelledError", "DeadlineError", "EngineLoad", "ModelError", "Queue
 
 CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 1 << 16, 1 << 19
 """Tokens, hypotheses times storage, that run at once: on a CPU some 250 hypotheses, with more a step takes longer."""
+MIN_PARAMETERS = 4_000_000
+"""A model on a CPU with fewer parameters has one worker."""
 MEMORY_SHARE = 4
 """The tokens that run at once may take one part in this many of the free memory of a GPU."""
 SHORT_CAPACITY = 256
@@ -538,8 +541,7 @@ class ServingEngine:
         max_queued: the number of texts that may wait; a request beyond that is refused with a `QueueFullError`.
         token_budget: the number of tokens, hypotheses times storage, that may run at once; by default what suits the
             device. A single text that needs more runs nevertheless.
-        threads: on a CPU the number of workers, which compute with one thread each; on a GPU the number of threads of
-            torch. By default as many as in the thread that makes the engine.
+        threads: the number of CPU threads; by default as many as torch uses in the thread that makes the engine.
     """
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
@@ -551,10 +553,10 @@ class ServingEngine:
             checks.whole_number("token_budget", token_budget, 1)
         if threads is not None:
             checks.whole_number("threads", threads, 1)
-        threads, on_gpu = threads or torch.get_num_threads(), task.device.type == "cuda"
-        self._process = os.getpid()
-        self._core = EngineCore(task, max_queued, token_budget, self.clock, 1 if on_gpu else threads)
-        self._threads = [threading.Thread(target=_serve, args=(self._core, worker, threads if on_gpu else 1),
+        threads = threads or torch.get_num_threads()
+        workers = threads if _has_many_workers(task) else 1
+        self._process, self._core = os.getpid(), EngineCore(task, max_queued, token_budget, self.clock, workers)
+        self._threads = [threading.Thread(target=_serve, args=(self._core, worker, threads // workers),
                                           name="regard-engine", daemon=True) for worker in self._core.workers]
         for thread in self._threads:
             thread.start()
@@ -611,6 +613,11 @@ class ServingEngine:
 
     def __exit__(self, *error: object) -> None:
         self.close(drain=error[0] is None)
+
+
+def _has_many_workers(task: Translator | Completer) -> bool:
+    """Whether several workers serve more requests than one whose operations the cores share."""
+    return task.device.type == "cpu" and sum(one.numel() for one in task.model.parameters()) >= MIN_PARAMETERS
 
 
 def _serve(core: EngineCore, worker: EngineWorker, threads: int) -> None:
