@@ -549,6 +549,18 @@ def test_a_word_that_only_ends_the_output_has_an_effect(tmp_path):
     assert node_scripts.run(tmp_path, ["verdict"], lines, trace=trace, source=source) == [0]
 
 
+def test_a_word_that_only_makes_others_less_likely_is_not_needed(tmp_path):
+    values = [[-0.4, 0.1, 0.9, -0.3], [0.1, -0.1, -0.9, 0.0]]
+    trace = {"influence": {"rows": "t", "columns": "s", "tokens": [[0], [1], [2], [3]], "values": values}}
+    source = [{"name": name, "first": at, "last": at} for at, name in enumerate("abc.")]
+    lines = "const target = [{ first: 0, last: 0 }, { first: 1, last: 1 }];" \
+            "const { idle, unneeded } = verdict.readInfluence(given.trace, target, given.source);" \
+            "const reading = { source: given.source, target, attention: null, idle, unneeded, sure: null };" \
+            "return [idle, unneeded, verdict.findFacts(reading).map((fact) => [fact.kind, fact.words])];"
+    assert node_scripts.run(tmp_path, ["verdict"], lines, trace=trace, source=source) == [
+        [1], [0], [["no effect", [1]], ["not needed", [0]]]]
+
+
 def test_facts_name_what_was_not_looked_at_and_what_was_doubted(tmp_path):
     attention = [[0.9, 0.05, 0.05], [0.85, 0.1, 0.05]]
     source, target = [{"name": name} for name in ("a", "b", ",")], [{"name": name} for name in "xy"]

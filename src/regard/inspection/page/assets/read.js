@@ -25,7 +25,7 @@ const MAX_WORDS = 120; // words of a line that has ribbons
  * The two lines, and what is known of them.
  * @typedef {{app: App, number: number, trace: Trace, names: {source: string, target: string}, source: Unit[],
  *   target: Unit[], attention: Matrix, influence: Matrix | null, shares: Matrix | null, idle: number[],
- *   groups: number[][], sure: number[] | null, rivals: import("./search.js").Rival[][]}} Reading
+ *   unneeded: number[], groups: number[][], sure: number[] | null, rivals: import("./search.js").Rival[][]}} Reading
  */
 
 /**
@@ -112,6 +112,7 @@ async function readPair(app, number, names, source, target) {
     influence: influence && influence.matrix,
     shares: influence && influenceShares(influence.matrix),
     idle: influence?.idle ?? [],
+    unneeded: influence?.unneeded ?? [],
     groups: influence?.groups ?? [],
     sure: written && wordProbabilities(written, target),
     rivals
@@ -406,6 +407,12 @@ function verdictLine(reading, facts, pin) {
         ...words("source", fact.words),
         " ",
         ...(fact.at === undefined ? [] : lookedAt(fact.weight ?? 0, word("target", fact.at)))
+      ];
+    if (fact.kind === "not needed")
+      return [
+        "No output word needed ",
+        ...words("source", fact.words, ""),
+        `: without ${fact.words.length > 1 ? "one of them" : "it"} the output is no less likely. `
       ];
     if (fact.kind === "not read")
       return [...words("source", fact.words, ""), ` ${fact.words.length > 1 ? "were" : "was"} hardly looked at. `];

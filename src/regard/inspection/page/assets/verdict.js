@@ -19,7 +19,7 @@ const MIN_LOOK = 0.2;
 /** @typedef {{rows: number, columns: number, values: Float32Array}} Matrix */
 /**
  * A fact: its kind, the words that it names with their side, and the word where its evidence is largest.
- * @typedef {{kind: "no effect" | "not read" | "doubted", side: "source" | "target", words: number[],
+ * @typedef {{kind: "no effect" | "not needed" | "not read" | "doubted", side: "source" | "target", words: number[],
  *   at?: number, weight?: number}} Fact
  */
 
@@ -29,12 +29,14 @@ export function isMark(name) {
 }
 
 /**
- * Influence from output words to input words, in nats, and the input words without effect. The values of a word are the
- * sums over its tokens; a column that stands for several words is divided among them.
+ * Influence from output words to input words, in nats, the input words without effect, and those without which some
+ * output word is likelier and none is less likely. The values of a word are the sums over its tokens; a column that
+ * stands for several words is divided among them.
  * @param {Trace} trace
  * @param {Unit[]} target units of the side of the rows
  * @param {Unit[]} source units of the side of the columns
- * @returns {{matrix: Matrix, idle: number[], groups: number[][]} | null} `groups` has the words of such columns
+ * @returns {{matrix: Matrix, idle: number[], unneeded: number[], groups: number[][]} | null} `groups` has the words of
+ *   such columns
  */
 export function readInfluence({ influence }, target, source) {
   if (!influence) return null;
@@ -48,6 +50,8 @@ export function readInfluence({ influence }, target, source) {
   const values = new Float32Array(rows * columns);
   /** @type {Set<number>} the input words that change something */
   const active = new Set();
+  /** @type {Set<number>} those that an output word needs */
+  const needed = new Set();
   /** @type {Set<number>} those of which anything is known */
   const known = new Set();
   /** @param {number} first @param {number} last @param {number | null} to the row of the matrix */
@@ -63,6 +67,7 @@ export function readInfluence({ influence }, target, source) {
       for (const j of any ? inside : []) {
         known.add(j);
         if (Math.abs(sum) >= MIN_EFFECT) active.add(j);
+        if (sum >= MIN_EFFECT) needed.add(j);
         if (to !== null) values[to * columns + j] += sum / inside.length;
       }
     }
@@ -74,8 +79,9 @@ export function readInfluence({ influence }, target, source) {
   });
   for (const t of free) add(t, t, null); // the end token can depend on a word too
   const idle = source.flatMap(({ name }, j) => (known.has(j) && !active.has(j) && !isMark(name) ? [j] : []));
+  const unneeded = source.flatMap(({ name }, j) => (active.has(j) && !needed.has(j) && !isMark(name) ? [j] : []));
   const groups = [...words.values()].filter((inside) => inside.length > 1);
-  return { matrix: { rows, columns, values }, idle, groups };
+  return { matrix: { rows, columns, values }, idle, unneeded, groups };
 }
 
 /**
@@ -132,10 +138,11 @@ export function wordProbabilities(written, units) {
 
 /**
  * What there is to say, the most important first.
- * @param {{source: Unit[], target: Unit[], attention: Matrix | null, idle: number[], sure: number[] | null}} reading
+ * @param {{source: Unit[], target: Unit[], attention: Matrix | null, idle: number[], unneeded?: number[],
+ *   sure: number[] | null}} reading
  * @returns {Fact[]}
  */
-export function findFacts({ source, target, attention, idle, sure }) {
+export function findFacts({ source, target, attention, idle, unneeded = [], sure }) {
   /** @type {Fact[]} */
   const facts = [];
   if (idle.length) {
@@ -147,11 +154,12 @@ export function findFacts({ source, target, attention, idle, sure }) {
       ...(idle.length === 1 && looked && looked.weight >= MIN_LOOK ? looked : {})
     });
   }
+  if (unneeded.length) facts.push({ kind: "not needed", side: "source", words: unneeded });
   const nonnegative = attention && !attention.values.some((value) => !(value >= 0));
   if (attention && nonnegative) {
     const unread = columnSums(attention)
       .map((sum, j) => ({ sum, j }))
-      .filter(({ sum, j }) => sum < MIN_COVERAGE && !isMark(source[j].name) && !idle.includes(j))
+      .filter(({ sum, j }) => sum < MIN_COVERAGE && !isMark(source[j].name) && ![...idle, ...unneeded].includes(j))
       .map(({ j }) => j);
     if (unread.length && unread.length < source.length)
       facts.push({ kind: "not read", side: "source", words: unread, ...largestInColumn(attention, unread[0]) });
