@@ -14,7 +14,7 @@ from problems import Waves, assert_close, normal, scorer
 
 import regard
 from regard.attention.cache import ContextCache
-from regard.mixer import RowGroups, TokenPlaces
+from regard.mixer import RowGroups, TokenChanges, TokenPlaces
 
 KINDS = ("attention", "basic", "plain")
 SCORES = ("dot", "scaled_dot", "scaled_dot_d", "additive", "bilinear", "module")
@@ -395,8 +395,8 @@ def test_only_the_tokens_that_differ_are_copied(parents, common, seed):
     rows = torch.tensor(parents)
     moved = [row for row in range(4) if parents[row] != row]
     places = [(row, position) for row in moved for position in range(common, 5)]
-    changes = TokenPlaces(torch.tensor([row for row, _ in places], dtype=torch.long),
-                          torch.tensor([position for _, position in places], dtype=torch.long))
+    changed, positions = torch.tensor(places, dtype=torch.long).view(-1, 2).unbind(1)
+    changes = TokenChanges(TokenPlaces(rows[changed], positions), TokenPlaces(changed, positions))
     apart, before = cache.pick(rows), cache.key.clone()
     after = cache.pick(RowGroups(rows, 1, 1, reuse_storage=True, changes=changes))
     assert_close(after.key[:, :, :5], apart.key[:, :, :5])

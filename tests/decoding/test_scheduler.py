@@ -229,7 +229,10 @@ def test_what_has_to_be_copied_of_rows_that_continue():
     def copied(groups):
         rows = continuing_rows(parents, tails, groups, positions, 2)
         assert rows.changes is not None
-        return rows.rows.tolist(), sorted(zip(rows.changes.rows.tolist(), rows.changes.positions.tolist(), strict=True))
+        sources, to = rows.changes
+        assert torch.equal(sources.rows, rows.rows[to.rows])
+        assert torch.equal(sources.positions, to.positions)
+        return rows.rows.tolist(), sorted(zip(to.rows.tolist(), to.positions.tolist(), strict=True))
 
     assert copied(None) == ([1, 0, 2, 2, 5, 5], [(0, 1), (0, 2), (1, 2), (3, 1), (3, 2), (3, 3), (3, 4), (4, 1)])
     assert copied(torch.tensor([0, 2])) == ([1, 0, 5, 5], [(0, 1), (0, 2), (1, 2), (2, 0), (2, 1), (3, 0), (3, 1)])

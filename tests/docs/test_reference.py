@@ -118,6 +118,7 @@ EXAMPLES = re.findall(r"```python\n((?:import [^\n]*\n)+\n.*?)```", "\n".join(re
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_run(example):
+    """An example that raises an error fails; what it computes is tested elsewhere."""
     exec(compile(example, "example of a docstring", "exec"), {})
 
 

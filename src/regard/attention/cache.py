@@ -20,7 +20,7 @@ from regard import checks
 from regard.attention.mask import BoolMask, Causal, Mask, Padding, Placed
 from regard.attention.mask_cache import CachedMask
 from regard.kernels.launch import is_readable
-from regard.mixer import RowGroups, Rows, TokenPlaces, row_indices
+from regard.mixer import RowGroups, Rows, TokenChanges, row_indices
 
 
 @dataclass(frozen=True)
@@ -140,16 +140,12 @@ class Cache:
                 tensor[:, :, :filled].index_copy_(0, rows, new)
         return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
 
-    def _changed(self, index: Tensor, changes: TokenPlaces) -> "Cache":
+    def _changed(self, index: Tensor, changes: TokenChanges) -> "Cache":
         """The same where only some tokens have to be copied."""
-        if len(changes):
-            heads, capacity = self.key.shape[1:3]
-            goals = changes.indices(heads, capacity)
-            shift = (index[changes.rows] - changes.rows) * (heads * capacity)
-            sources = goals + shift.repeat_interleave(heads)
-            for tensor in (self.key, self.value):
-                flat = tensor.view(-1, tensor.shape[-1])
-                flat.index_copy_(0, goals, flat.index_select(0, sources))
+        sources, destinations = (places.indices(*self.key.shape[1:3]) for places in changes)
+        for tensor in (self.key, self.value):
+            flat = tensor.view(-1, tensor.shape[-1])
+            flat.index_copy_(0, destinations, flat.index_select(0, sources))
         count = len(index)
         return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
 

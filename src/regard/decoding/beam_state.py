@@ -294,8 +294,12 @@ class LiveHypotheses:
         return LiveHypotheses(candidates.totals, ids, logs, candidates.tokens, term_states, coverage)
 
     def tails(self, parents: Tensor, lengths: Tensor) -> Tensor:
-        """(B, K): how many of the last of `lengths` (B,) tokens each of `parents` (B, K) has otherwise than the
-        hypothesis in whose place it comes."""
+        """(B, K): the number of last tokens in which each parent differs from the hypothesis whose place it takes.
+
+        Args:
+            parents: (B, K).
+            lengths: (B,): the number of tokens of the hypotheses.
+        """
         same_BKt = self.ids == self.ids.gather(1, parents.unsqueeze(-1).expand_as(self.ids))
         common_BK = same_BKt.long().cumprod(dim=-1).sum(dim=-1)
         return (lengths.unsqueeze(-1) - common_BK).clamp(min=0)

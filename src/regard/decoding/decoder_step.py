@@ -339,9 +339,9 @@ class PackedSelfAttention(PackedAttention):
             query, key = self.rotary(query, places), self.rotary(key, places)
         if not isinstance(at, int):
             cache.clear(at.filled - 1, at.filled)  # no row has had a token there
-            goals = at.tokens.indices(self.key_heads, cache.capacity)
-            cache.key.view(-1, self.width).index_copy_(0, goals, key.reshape(-1, self.width))
-            cache.value.view(-1, self.width).index_copy_(0, goals, value.reshape(-1, self.width))
+            places = at.tokens.indices(self.key_heads, cache.capacity)
+            cache.key.view(-1, self.width).index_copy_(0, places, key.reshape(-1, self.width))
+            cache.value.view(-1, self.width).index_copy_(0, places, value.reshape(-1, self.width))
             return self.merge(at.attend(self, query, cache.key, cache.value), x)
         cache.key[:, :, at:at + 1] = key
         cache.value[:, :, at:at + 1] = value

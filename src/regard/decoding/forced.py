@@ -1,9 +1,9 @@
 """Forced decoding: a model reads given texts; nothing is chosen.
 
 `forced` returns the log-probability of each token, `ranked` also the most probable tokens at each place of one text.
-`with_cross` adds the cross-attention weights to hypotheses: a
-search does not keep them, since it discards nearly all hypotheses of a beam and their weights would fill the memory.
-Reading all tokens at once equals reading them step by step, so these are the weights that the search used.
+`with_cross` adds the cross-attention weights to hypotheses: a search does not keep them, since it discards nearly all
+hypotheses of a beam and their weights would fill the memory. Reading all tokens at once equals reading them step by
+step, so these are the weights that the search used.
 
 Legend: B rows, L layers, H heads, T tokens of the longest row, n tokens of a chunk, N states of the memory, V
 vocabulary.

@@ -27,7 +27,7 @@ from regard.decoding.decoder_step import packed_decoder
 from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import SearchRequest, SourceInput, select_memory
 from regard.kernels.packed_linear import packed_linear_layers
-from regard.mixer import RowGroups, Rows, TokenPlaces
+from regard.mixer import RowGroups, Rows, TokenChanges, TokenPlaces
 from regard.models.contract import GenerativeModel, Memory
 from regard.tokens import Tokens
 
@@ -270,7 +270,8 @@ def continuing_rows(parents: Tensor | None, tails: Tensor | None, groups: Tensor
         ends = counts.cumsum(0)
         changed = torch.arange(len(rows), device=rows.device).repeat_interleave(counts)
         back = ends[changed] - torch.arange(len(changed), device=rows.device)  # 1 for the last token of a row
-        changes = TokenPlaces(changed, read[changed] - back)
+        places = read[changed] - back
+        changes = TokenChanges(TokenPlaces(rows[changed], places), TokenPlaces(changed, places))
     return RowGroups(rows, width, width, groups, reuse_storage=True, changes=changes)
 
 
