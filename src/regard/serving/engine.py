@@ -338,8 +338,8 @@ class EngineCore:
         """
         with self.condition:
             self.queue = deque(ticket for ticket in self.queue if ticket.waiting)  # without those that are cancelled
-            of_each = [self._running(one) for one in self.workers]
-            mine, running = of_each[number := self.workers.index(worker)], [row for some in of_each for row in some]
+            number, of_each = self.workers.index(worker), [self._running(one) for one in self.workers]
+            mine, running = of_each[number], [row for some in of_each for row in some]
             if not mine and not all(of_each[:number]):
                 return
             used, used_by_long = (sum(self._cost(row) for row in some) for some in (

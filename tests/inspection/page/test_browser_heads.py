@@ -125,7 +125,7 @@ def test_without_a_measurement_the_page_says_how_to_make_one(chromium, filed):
         assert page.get_by_label("Sort by").count() == 0
 
 
-def click_cell(page, row, column, rows, columns):
+def click_cell(page, row, column):
     """Select a cell of the map in the dialog by keys, and pick it."""
     page.locator("dialog .chart-frame").focus()
     page.keyboard.press("ArrowDown")
@@ -137,14 +137,20 @@ def click_cell(page, row, column, rows, columns):
     page.keyboard.press("Enter")
 
 
+def open_score(visit, head):
+    """The page with the score of one weight of a head in the dialog."""
+    page = visit.open("heads", attention=5, head=head, large="yes")
+    page.wait_for_selector("dialog[open] .facts strong")
+    click_cell(page, 3, 4)
+    page.wait_for_selector("dialog .score li")
+    return page
+
+
 def test_the_score_of_a_weight_by_dimension(chromium):
     trace = trace_examples.translation()
     look = trace.attentions[5].look
     with (PageServer([trace]) as server, browser_visits.visiting(chromium, server.address) as visit):
-        page = visit.open("heads", attention=5, head=2, large="yes")
-        page.wait_for_selector("dialog[open] .facts strong")
-        click_cell(page, 3, 4, 6, 7)
-        page.wait_for_selector("dialog .score li")
+        page = open_score(visit, head=2)
         assert page.locator("dialog .score h3").inner_text() == "▁dort → eps"
         products = [float(look.query[2, 3, d]) * float(look.key[2, 4, d]) for d in range(8)]
         order = sorted(range(8), key=lambda d: -abs(products[d]))
@@ -163,12 +169,11 @@ def test_the_score_of_a_weight_by_dimension(chromium):
 
 @pytest.mark.parametrize("attention", [0, 1])
 def test_a_score_that_is_no_product_says_so(chromium, attention):
-    count = len(trace_examples.HOSTILE)
     with (PageServer([trace_examples.hostile()]) as server,
           browser_visits.visiting(chromium, server.address) as visit):
         page = visit.open("heads", attention=attention, head=0, large="yes")
         page.wait_for_selector("dialog[open] .facts strong")
-        click_cell(page, 1, 1, count, count)
+        click_cell(page, 1, 1)
         browser_visits.until(page, "() => document.querySelector('dialog .score h3')")
         browser_visits.until(page, "() => document.querySelector('dialog .score .quiet')")
         part = ("without the queries and keys", "is not a dot product")[attention]
@@ -178,7 +183,7 @@ def test_a_score_that_is_no_product_says_so(chromium, attention):
 def test_a_file_says_how_to_get_the_score(visit):
     page = visit.open("heads", attention=5, head=2, large="yes")
     page.wait_for_selector("dialog[open] .facts strong")
-    click_cell(page, 1, 1, 6, 7)
+    click_cell(page, 1, 1)
     assert "regard look MODEL TEXT" in page.locator("dialog .score").inner_text()
 
 
@@ -271,10 +276,7 @@ def test_nothing_is_wider_than_a_phone(chromium, phone, trace):
             page = visit.open("heads", sort=sort)
             cards(page)
             assert_nothing_is_wider(page)
-        page = visit.open("heads", attention=5, head=2, large="yes")
-        page.wait_for_selector("dialog[open] .facts strong")
-        click_cell(page, 3, 4, 6, 7)
-        page.wait_for_selector("dialog .score li")
+        page = open_score(visit, head=2)
         assert_nothing_is_wider(page)
 
 
@@ -319,10 +321,7 @@ def test_axe_finds_no_violation_in_heads(chromium, trace, phone, dark, size):
             cards(page)
             page.wait_for_timeout(200)
             assert_no_violation(page)
-        page = visit.open("heads", attention=5, head=1, large="yes")
-        page.wait_for_selector("dialog[open] .facts strong")
-        click_cell(page, 3, 4, 6, 7)
-        page.wait_for_selector("dialog .score li")
+        page = open_score(visit, head=1)
         assert_no_violation(page)
     page = phone.open("read")
     page.wait_for_selector(".ribbons path")
