@@ -71,8 +71,32 @@ def test_the_strongest_decay_and_repeated_keys():
     assert_near(inputs, state, above)
 
 
-def test_bfloat16():
-    assert_near(*inputs_of(1, 2, 40, 16, torch.bfloat16))
+def test_a_single_token():
+    assert_near(*inputs_of(2, 1, 1, 16))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_shorter_numbers(dtype):
+    inputs, state, above = inputs_of(1, 2, 40, 16, dtype)
+    assert_near(inputs, state, above)
+    y, last = wkv7.WKV7.apply(*inputs, state)
+    assert (y.dtype, last.dtype) == (dtype, torch.float32)
+
+
+def repeated(inputs, state, above):
+    """Nothing fades, and every token removes what the ones before it wrote."""
+    r, log_w, k, v, c, a = inputs
+    return [r, torch.zeros_like(log_w), k, v, c[:, :1].expand_as(c).contiguous(), torch.ones_like(a)], state, above
+
+
+def test_repeated_keys_without_decay():
+    assert_near(*repeated(*inputs_of(1, 1, 70, 16)))
+
+
+@pytest.mark.parametrize("changes", [{"chunk": 16}, {"chunk": 64}, {"key_block": 16}], ids=str)
+def test_other_sizes_of_the_kernels(changes, monkeypatch):
+    monkeypatch.setitem(wkv7.BLOCKS, torch.float32, wkv7.BLOCKS[torch.float32]._replace(**changes))
+    assert_near(*inputs_of(1, 1, 70, 32))
 
 
 def test_widths_that_do_not_fit_are_left_to_the_plain_chunks():
@@ -86,3 +110,18 @@ def test_widths_that_do_not_fit_are_left_to_the_plain_chunks():
 @pytest.mark.parametrize("shape", [(2, 3, 200, 64), (1, 2, 1000, 32), (1, 1, 77, 128), (2, 1, 33, 16)], ids=str)
 def test_on_a_gpu(shape, dtype):
     assert_near(*inputs_of(*shape, dtype, "cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_repeated_keys_on_a_gpu(dtype):
+    """The interpreter truncates numbers to bfloat16, which a GPU rounds: this case shows the difference."""
+    assert_near(*repeated(*inputs_of(1, 1, 300, 64, dtype, "cuda")))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("changes", [{"chunk": 64}, {"key_block": 32}], ids=str)
+def test_other_sizes_on_a_gpu(changes, dtype, monkeypatch):
+    monkeypatch.setitem(wkv7.BLOCKS, dtype, wkv7.BLOCKS[dtype]._replace(**changes))
+    assert_near(*inputs_of(1, 2, 200, 64, dtype, "cuda"))

@@ -23,10 +23,11 @@ Backward, with U = P Sᵀ + Q, which is X Z for Z = ÃSᵀ + tril₋₁(ÃK̃ᵀ
     _keys_backward      a program has a chunk of a head: the gradients of all other inputs
 
 The gradients of a chunk take two kernels because one would need more registers than a GPU has. X is joined from blocks
-of 1, 2, 4, … tokens: powers of the triangle would cancel where keys repeat. bfloat16 inputs are multiplied in bfloat16
-and summed in float32; S itself is always in float32, and its unchanged part is not rounded by a product, because it may
-pass through thousands of chunks. Triton's interpreter runs the same code on a CPU, for tests. There is no padding here:
-an absent token has log w = 0, k = 0 and c = 0.
+of 1, 2, 4, … tokens: powers of the triangle would cancel where keys repeat. Where the inputs are bfloat16, so are the
+factors of products, but not X, and sums are in float32. S goes from chunk to chunk in float32: its products are as
+exact as in float32, and diag(e^{G_C}) is not part of them, because S may pass through thousands of chunks. Triton's
+interpreter runs the same code on a CPU, for tests; it truncates where a GPU rounds to bfloat16. There is no padding
+here: an absent token has log w = 0, k = 0 and c = 0.
 
 Legend: B rows, H heads, N tokens, T chunks, C tokens of a chunk, D features of a head, keys and values alike.
 """
@@ -51,21 +52,32 @@ WIDTHS = (16, 32, 64, 128)
 
 
 class Blocks(NamedTuple):
-    """The sizes of the kernels: tokens of a chunk, value features of a program, and warps of each kernel."""
+    """The sizes of the kernels. `benchmarks/rwkv.py blocks` times others."""
 
     chunk: int = 32
-    """e^{-G} stays below e^20 in chunks of 32 tokens, and below e^39 in chunks of 64."""
+    """Tokens of a chunk, 16, 32 or 64: e^{-G} stays below e^20 in chunks of 32 tokens, below e^39 in chunks of 64."""
     value_block: int = 16
     """Value features of a program of `_states` and `_states_backward`."""
+    key_block: int = 64
+    """Key features of a program of `_keys_backward`, at most."""
     chunks_warps: int = 4
     states_warps: int = 4
     values_warps: int = 4
     keys_warps: int = 4
     stages: int = 3
-    """Chunks that `_states` and `_states_backward` load ahead."""
+    """Chunks that `_states` and `_states_backward` load ahead, this one included."""
+    registers: int = 255
+    """Registers of a thread, at most. Without a limit the assembler may choose 32 where 255 are too few."""
+
+    def for_width(self, width: int) -> "Blocks":
+        """The same for heads of more than 64 features: more warps, and fewer chunks in shared memory."""
+        if width <= 64:
+            return self
+        return self._replace(chunks_warps=8, values_warps=8, keys_warps=8, stages=min(self.stages, 2))
 
 
-BLOCKS = Blocks()
+BLOCKS = {torch.bfloat16: Blocks(), torch.float32: Blocks(chunks_warps=8, values_warps=8, keys_warps=8)}
+"""By the dtype in which factors are multiplied: those of float32 take more registers."""
 
 
 @triton.jit
@@ -138,7 +150,7 @@ def _inverse(A, C: tl.constexpr, precision: tl.constexpr):
 
 
 @triton.jit
-def _chunks(r_at, w_at, k_at, v_at, c_at, a_at, X_at, query_at, own_at, decay_at, change_at, new_at, H, N, T,
+def _chunks(r_at, w_at, k_at, v_at, c_at, a_at, inverse_at, query_at, own_at, decay_at, change_at, new_at, H, N, T,
             C: tl.constexpr, D: tl.constexpr, precision: tl.constexpr):
     """X (B·H, T, C, C), query and own (B·H, T, C, D), e^{G_C} (B·H, T, D), change and new (B·H, T, D, D) of a chunk.
 
@@ -156,17 +168,16 @@ def _chunks(r_at, w_at, k_at, v_at, c_at, a_at, X_at, query_at, own_at, decay_at
     rate = c * _wide(a_at + first, n, valid, stride, D)
     remover, rates = (-c * tl.exp(G - log_w)).to(dtype), (rate * growth).to(dtype)
     A = tl.where(below, _dot(remover, tl.trans(rates), precision), 0.0)
-    X = _inverse(A, C, "tf32x3" if precision == "tf32x3" else "tf32").to(dtype)
-    _put(X_at + chunk * C * C, C, C, X)
-    P = _dot(X, remover, precision).to(dtype)
+    X = _inverse(A, C, precision)
+    _put(inverse_at + chunk * C * C, C, C, X)
+    P = _dot(X, remover.to(tl.float32), precision).to(dtype)
     rates_end = (rate * tail).to(dtype)
     _put(change_at + chunk * D * D, D, D, _dot(tl.trans(P), rates_end, precision))
     tl.store(decay_at + chunk * D + tl.arange(0, D), tl.exp(end))
     k, v = _wide(k_at + first, n, valid, stride, D), _load(v_at + first, n, valid, stride, D).to(dtype)
     keys = (k * growth).to(dtype)
     remover_keys = tl.where(below, _dot(remover, tl.trans(keys), precision), 0.0).to(dtype)
-    removed = _dot(remover_keys, v, precision).to(dtype)
-    Q = _dot(X, removed, precision).to(dtype)
+    Q = _dot(X, _dot(remover_keys, v, precision), precision).to(dtype)
     new = _dot(tl.trans(v), (k * tail).to(dtype), precision)
     _put(new_at + chunk * D * D, D, D, _add_dot(new, tl.trans(Q), rates_end, precision))
     reader = _wide(r_at + first, n, valid, stride, D) * tl.exp(G)
@@ -224,13 +235,13 @@ def _states_backward(query_at, decay_at, change_at, dy_at, d_last_at, d_states_a
 
 
 @triton.jit
-def _values_backward(r_at, w_at, k_at, v_at, c_at, a_at, X_at, dy_at, states_at, d_states_at, U_at, dZ_at, dv_at, H, N,
-                     T, C: tl.constexpr, D: tl.constexpr, precision: tl.constexpr):
+def _values_backward(r_at, w_at, k_at, v_at, c_at, a_at, inverse_at, dy_at, states_at, d_states_at, u_at, dz_at, dv_at,
+                     H, N, T, C: tl.constexpr, D: tl.constexpr, precision: tl.constexpr):
     """U and ∂Z of a chunk, (B·H, T, C, D), and ∂V."""
     t, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
     n, row, first = t * C + tl.arange(0, C), tl.arange(0, C), (bh // H * N * H + bh % H) * D
     valid, stride, chunk = n < N, H * D, bh * T + t
-    dtype: tl.constexpr = U_at.dtype.element_ty
+    dtype: tl.constexpr = u_at.dtype.element_ty
     below, until = row[:, None] > row[None, :], row[:, None] >= row[None, :]
     log_w = _wide(w_at + first, n, valid, stride, D)
     G, end = tl.cumsum(log_w, 0), tl.sum(log_w, 0)
@@ -243,78 +254,70 @@ def _values_backward(r_at, w_at, k_at, v_at, c_at, a_at, X_at, dy_at, states_at,
     keys = (k * growth).to(dtype)
     remover_keys = tl.where(below, _dot(remover, tl.trans(keys), precision), 0.0).to(dtype)
     Z = _add_dot(Z, remover_keys, _load(v_at + first, n, valid, stride, D).to(dtype), precision)
-    X = tl.load(_square(X_at + chunk * C * C, C, C))
-    _put(U_at + chunk * C * D, C, D, _dot(X, Z.to(dtype), precision))
-    d_after, dy = tl.load(_square(d_states_at + chunk * D * D, D, D)), _load(dy_at + first, n, valid, stride, D).to(dtype)
+    X = tl.load(_square(inverse_at + chunk * C * C, C, C))
+    _put(u_at + chunk * C * D, C, D, _dot(X, Z, precision))
+    d_after = tl.load(_square(d_states_at + chunk * D * D, D, D))
+    dy = _load(dy_at + first, n, valid, stride, D).to(dtype)
     rate, reader = c * _wide(a_at + first, n, valid, stride, D), _wide(r_at + first, n, valid, stride, D)
     reader, rates = (reader * tl.exp(G)).to(dtype), (rate * growth).to(dtype)
     reader_rates = tl.where(until, _dot(reader, tl.trans(rates), precision), 0.0).to(dtype)
-    dU = _dot((rate * tail).to(dtype), tl.trans(d_after), precision)
-    dU = _add_dot(dU, tl.trans(reader_rates), dy, precision)
-    dZ = _dot(tl.trans(X), dU.to(dtype), precision).to(dtype)
-    _put(dZ_at + chunk * C * D, C, D, dZ)
+    du = _dot((rate * tail).to(dtype), tl.trans(d_after), precision)
+    du = _add_dot(du, tl.trans(reader_rates), dy, precision)
+    dz = _dot(tl.trans(X), du, precision).to(dtype)
+    _put(dz_at + chunk * C * D, C, D, dz)
     reader_keys = tl.where(until, _dot(reader, tl.trans(keys), precision), 0.0).to(dtype)
     dv = _dot((k * tail).to(dtype), tl.trans(d_after), precision)
     dv = _add_dot(dv, tl.trans(reader_keys), dy, precision)
-    dv = _add_dot(dv, tl.trans(remover_keys), dZ, precision)
+    dv = _add_dot(dv, tl.trans(remover_keys), dz, precision)
     _store(dv_at + first, n, valid, stride, D, dv)
 
 
 @triton.jit
-def _keys_backward(r_at, w_at, k_at, v_at, c_at, a_at, dy_at, states_at, d_states_at, U_at, dZ_at, dr_at, dw_at, dk_at,
-                   dc_at, da_at, H, N, T, C: tl.constexpr, D: tl.constexpr, precision: tl.constexpr):
-    """The gradients of r, log w, k, c and a of a chunk.
+def _keys_backward(r_at, w_at, k_at, v_at, c_at, a_at, dy_at, states_at, d_states_at, u_at, dz_at, dr_at, dw_at, dk_at,
+                   dc_at, da_at, H, N, T, C: tl.constexpr, D: tl.constexpr, F: tl.constexpr, precision: tl.constexpr):
+    """The gradients of r, log w, k, c and a of F key features of a chunk.
 
-    A gradient times its input is the same for every scale: dG = r∘∂r + Ã∘∂Ã - k∘∂k - β∘∂β.
+    A gradient times its input is the same with every scale: ∂G = r∘∂r + Ã∘∂Ã - k∘∂k - β∘∂β.
     """
-    t, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    t, part, bh = tl.program_id(0) // (D // F), tl.program_id(0) % (D // F) * F, tl.program_id(1).to(tl.int64)
     n, row, first = t * C + tl.arange(0, C), tl.arange(0, C), (bh // H * N * H + bh % H) * D
     valid, stride, chunk = n < N, H * D, bh * T + t
-    dtype: tl.constexpr = U_at.dtype.element_ty
+    dtype: tl.constexpr = u_at.dtype.element_ty
     below, until = row[:, None] > row[None, :], row[:, None] >= row[None, :]
-    log_w = _wide(w_at + first, n, valid, stride, D)
-    G, end = tl.cumsum(log_w, 0), tl.exp(tl.sum(log_w, 0))
-    growth, shrinkage, before = tl.exp(-G), tl.exp(G), tl.exp(G - log_w)
-    c, a = _wide(c_at + first, n, valid, stride, D), _wide(a_at + first, n, valid, stride, D)
-    r, k = _wide(r_at + first, n, valid, stride, D), _wide(k_at + first, n, valid, stride, D)
-    reader, remover = (r * shrinkage).to(dtype), (-c * before).to(dtype)
-    keys, rates = (k * growth).to(dtype), (c * a * growth).to(dtype)
     v, dy = _load(v_at + first, n, valid, stride, D).to(dtype), _load(dy_at + first, n, valid, stride, D).to(dtype)
-    U, dZ = tl.load(_square(U_at + chunk * C * D, C, D)), tl.load(_square(dZ_at + chunk * C * D, C, D))
-    S = tl.load(_square(states_at + chunk * D * D, D, D))
-    d_after = tl.load(_square(d_states_at + chunk * D * D, D, D))
-    d_end = tl.sum(S.to(tl.float32) * d_after.to(tl.float32), 0) * end
+    U, dz = tl.load(_square(u_at + chunk * C * D, C, D)), tl.load(_square(dz_at + chunk * C * D, C, D))
     d_reader_keys = tl.where(until, _dot(dy, tl.trans(v), precision), 0.0).to(dtype)
     d_reader_rates = tl.where(until, _dot(dy, tl.trans(U), precision), 0.0).to(dtype)
-    d_reader = _dot(dy, S, precision)
-    d_reader = _add_dot(d_reader, d_reader_keys, keys, precision)
-    dr = _add_dot(d_reader, d_reader_rates, rates, precision) * shrinkage
-    _store(dr_at + first, n, valid, stride, D, dr)
-    dG = dr * r
-    d_remover_keys = tl.where(below, _dot(dZ, tl.trans(v), precision), 0.0).to(dtype)
-    dk = _dot(v, d_after, precision) * end[None, :]
-    d_end += tl.sum(dk * k * growth, 0)
+    d_remover_keys = tl.where(below, _dot(dz, tl.trans(v), precision), 0.0).to(dtype)
+    d_remover_rates = tl.where(below, _dot(dz, tl.trans(U), precision), 0.0).to(dtype)
+    at, places = first + part, chunk * D * D + part + tl.arange(0, D)[:, None] * D + tl.arange(0, F)[None, :]
+    S, d_after = tl.load(states_at + places), tl.load(d_states_at + places)
+    log_w = _wide(w_at + at, n, valid, stride, F)
+    c, a = _wide(c_at + at, n, valid, stride, F), _wide(a_at + at, n, valid, stride, F)
+    r, k = _wide(r_at + at, n, valid, stride, F), _wide(k_at + at, n, valid, stride, F)
+    G, end = tl.cumsum(log_w, 0), tl.exp(tl.sum(log_w, 0))
+    growth, shrinkage, before = tl.exp(-G), tl.exp(G), tl.exp(G - log_w)
+    keys, rates = (k * growth).to(dtype), (c * a * growth).to(dtype)
+    dr = _add_dot(_dot(dy, S, precision), d_reader_keys, keys, precision)
+    dr = _add_dot(dr, d_reader_rates, rates, precision) * shrinkage
+    _store(dr_at + at, n, valid, stride, F, dr)
+    d_remover = _add_dot(_dot(dz, S, precision), d_remover_keys, keys, precision)
+    d_remover = _add_dot(d_remover, d_remover_rates, rates, precision) * before
+    d_end = tl.sum(S.to(tl.float32) * d_after.to(tl.float32), 0) * end
+    reader, remover = (r * shrinkage).to(dtype), (-c * before).to(dtype)
+    dk, d_rate = _dot(v, d_after, precision) * end[None, :], _dot(U, d_after, precision) * end[None, :]
+    d_end += tl.sum((dk * k + d_rate * c * a) * growth, 0)
     dk = _add_dot(dk, tl.trans(d_reader_keys), reader, precision)
     dk = _add_dot(dk, tl.trans(d_remover_keys), remover, precision) * growth
-    _store(dk_at + first, n, valid, stride, D, dk)
-    dG -= dk * k
-    d_remover_rates = tl.where(below, _dot(dZ, tl.trans(U), precision), 0.0).to(dtype)
-    d_rate = _dot(U, d_after, precision) * end[None, :]
-    d_end += tl.sum(d_rate * c * a * growth, 0)
+    _store(dk_at + at, n, valid, stride, F, dk)
     d_rate = _add_dot(d_rate, tl.trans(d_reader_rates), reader, precision)
     d_rate = _add_dot(d_rate, tl.trans(d_remover_rates), remover, precision) * growth
-    _store(da_at + first, n, valid, stride, D, d_rate * c)
-    dG -= d_rate * c * a
-    d_remover = _dot(dZ, S, precision)
-    d_remover = _add_dot(d_remover, d_remover_keys, keys, precision)
-    d_remover = _add_dot(d_remover, d_remover_rates, rates, precision) * before
-    _store(dc_at + first, n, valid, stride, D, d_rate * a - d_remover)
-    # G is in every scale, G_C in those of the end, and Ã has G - log w: the sum of dG over this token and later ones
-    of_remover = -d_remover * c
-    dG += of_remover
-    total = tl.sum(dG, 0)
-    d_log_w = total[None, :] - tl.cumsum(dG, 0) + dG + d_end[None, :] - of_remover
-    _store(dw_at + first, n, valid, stride, D, d_log_w)
+    _store(da_at + at, n, valid, stride, F, d_rate * c)
+    _store(dc_at + at, n, valid, stride, F, d_rate * a - d_remover)
+    # G of a token sums its log w and those before it. G_C is in the scales of the end, and Ã has G - log w.
+    d_g = dr * r - d_remover * c - dk * k - d_rate * c * a
+    d_log_w = (tl.sum(d_g, 0) + d_end)[None, :] - tl.cumsum(d_g, 0) + d_g + d_remover * c
+    _store(dw_at + at, n, valid, stride, F, d_log_w)
 
 
 class WKV7(torch.autograd.Function):
@@ -327,19 +330,20 @@ class WKV7(torch.autograd.Function):
     def forward(ctx: Any, r: Tensor, log_w: Tensor, k: Tensor, v: Tensor, c: Tensor, a: Tensor,
                 state: Tensor) -> tuple[Tensor, Tensor]:
         inputs = [part.contiguous() for part in (r, log_w, k, v, c, a)]
-        state, blocks = state.float().contiguous(), BLOCKS
-        B, N, H, D = r.shape
-        C, dtype, precision = blocks.chunk, _product_dtype(r), _precision(r)
+        state, (B, N, H, D) = state.float().contiguous(), r.shape
+        dtype, precision = _product_dtype(r), _precision(r)
+        blocks = BLOCKS[dtype].for_width(D)
+        C, E = blocks.chunk, blocks.value_block
         T = -(-N // C)
-        X, query, own, states = (r.new_empty(B * H, T, *shape, dtype=dtype)
-                                 for shape in ((C, C), (C, D), (C, D), (D, D)))
-        decay, change, new = (r.new_empty(B * H, T, *shape, dtype=torch.float32) for shape in ((D,), (D, D), (D, D)))
+        query, own, states = (r.new_empty(B * H, T, *shape, dtype=dtype) for shape in ((C, D), (C, D), (D, D)))
+        X, decay, change, new = (r.new_empty(B * H, T, *shape, dtype=torch.float32)
+                                 for shape in ((C, C), (D,), (D, D), (D, D)))
         y, last = torch.empty_like(inputs[0]), torch.empty_like(state)
         launch.launch(_chunks, (T, B * H), *inputs, X, query, own, decay, change, new, H, N, T, C=C, D=D,
-                      precision=precision, num_warps=blocks.chunks_warps)
-        launch.launch(_states, (D // blocks.value_block, B * H), query, own, decay, change, new, state, y, states, last,
-                      H, N, T, C=C, D=D, E=blocks.value_block, precision=precision, exact=_exact(),
-                      stages=_stages(blocks, D), num_warps=blocks.states_warps)
+                      precision=precision, num_warps=blocks.chunks_warps, maxnreg=blocks.registers)
+        launch.launch(_states, (D // E, B * H), query, own, decay, change, new, state, y, states, last, H, N, T, C=C,
+                      D=D, E=E, precision=precision, exact=_exact(), stages=blocks.stages,
+                      num_warps=blocks.states_warps)
         ctx.save_for_backward(*inputs, X, query, decay, change, states)
         ctx.blocks = blocks
         return y, last
@@ -349,18 +353,18 @@ class WKV7(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, ...]:
         *inputs, X, query, decay, change, states = ctx.saved_tensors
         dy, d_last = upstream[0].contiguous(), upstream[1].float().contiguous()
-        blocks, (B, N, H, D) = ctx.blocks, inputs[0].shape
-        T, sizes = states.shape[1], {"C": blocks.chunk, "D": D, "precision": _precision(inputs[0])}
+        blocks, (B, N, H, D), T = ctx.blocks, inputs[0].shape, states.shape[1]
+        E, F = blocks.value_block, min(D, blocks.key_block)
+        sizes = {"C": blocks.chunk, "D": D, "precision": _precision(inputs[0])}
         d_states, d_state = torch.empty_like(states), torch.empty_like(d_last)
-        launch.launch(_states_backward, (D // blocks.value_block, B * H), query, decay, change, dy, d_last, d_states,
-                      d_state, H, N, T, **sizes, E=blocks.value_block, exact=_exact(), stages=_stages(blocks, D),
-                      num_warps=blocks.states_warps)
-        U, dZ = torch.empty_like(query), torch.empty_like(query)
+        launch.launch(_states_backward, (D // E, B * H), query, decay, change, dy, d_last, d_states, d_state, H, N, T,
+                      **sizes, E=E, exact=_exact(), stages=blocks.stages, num_warps=blocks.states_warps)
+        U, dz = torch.empty_like(query), torch.empty_like(query)
         dr, dw, dk, dv, dc, da = (torch.empty_like(part) for part in inputs)
-        launch.launch(_values_backward, (T, B * H), *inputs, X, dy, states, d_states, U, dZ, dv, H, N, T, **sizes,
-                      num_warps=blocks.values_warps)
-        launch.launch(_keys_backward, (T, B * H), *inputs, dy, states, d_states, U, dZ, dr, dw, dk, dc, da, H, N, T,
-                      **sizes, num_warps=blocks.keys_warps)
+        launch.launch(_values_backward, (T, B * H), *inputs, X, dy, states, d_states, U, dz, dv, H, N, T, **sizes,
+                      num_warps=blocks.values_warps, maxnreg=blocks.registers)
+        launch.launch(_keys_backward, (T * (D // F), B * H), *inputs, dy, states, d_states, U, dz, dr, dw, dk, dc, da,
+                      H, N, T, **sizes, F=F, num_warps=blocks.keys_warps, maxnreg=blocks.registers)
         return dr, dw, dk, dv, dc, da, d_state
 
 
@@ -370,18 +374,13 @@ def _product_dtype(like: Tensor) -> torch.dtype:
 
 
 def _precision(like: Tensor) -> str:
-    """Products of float32 as exact as in float32; of float16 in TF32, which has as many bits; bfloat16 has no choice."""
+    """Products of float32 as exact as in float32; of shorter numbers in TF32, unless their dtype is bfloat16."""
     return "ieee" if INTERPRETED else "tf32x3" if like.dtype == torch.float32 else "tf32"
 
 
 def _exact() -> str:
     """The precision of the products of S, which is that of float32."""
     return "ieee" if INTERPRETED else "tf32x3"
-
-
-def _stages(blocks: Blocks, width: int) -> int:
-    """Chunks that are loaded ahead: two at most where three would not fit into shared memory."""
-    return min(blocks.stages, 2) if width > 64 else blocks.stages
 
 
 def fits(*tensors: Tensor) -> bool:
