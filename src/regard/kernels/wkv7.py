@@ -64,19 +64,22 @@ class Blocks(NamedTuple):
     states_warps: int = 4
     values_warps: int = 4
     keys_warps: int = 4
-    stages: int = 3
-    """Chunks that `_states` and `_states_backward` load ahead, this one included."""
+    stages: int = 2
+    """Chunks that `_states` and `_states_backward` have in shared memory."""
     registers: int = 255
     """Registers of a thread, at most. Without a limit the assembler may choose 32 where 255 are too few."""
+    states_registers: int = 128
+    """The same for `_states` and `_states_backward`, of which four programs fit onto a multiprocessor with 128."""
 
     def for_width(self, width: int) -> "Blocks":
-        """The same for heads of more than 64 features: more warps, and fewer chunks in shared memory."""
+        """The same for heads of this width: more warps and registers above 64 features."""
         if width <= 64:
             return self
-        return self._replace(chunks_warps=8, values_warps=8, keys_warps=8, stages=min(self.stages, 2))
+        return self._replace(chunks_warps=8, values_warps=8, keys_warps=8, states_registers=255)
 
 
-BLOCKS = {torch.bfloat16: Blocks(), torch.float32: Blocks(chunks_warps=8, values_warps=8, keys_warps=8)}
+BLOCKS = {torch.bfloat16: Blocks(),
+          torch.float32: Blocks(chunks_warps=8, values_warps=8, keys_warps=8, states_registers=255)}
 """By the dtype in which factors are multiplied: those of float32 take more registers."""
 
 
@@ -343,7 +346,7 @@ class WKV7(torch.autograd.Function):
                       precision=precision, num_warps=blocks.chunks_warps, maxnreg=blocks.registers)
         launch.launch(_states, (D // E, B * H), query, own, decay, change, new, state, y, states, last, H, N, T, C=C,
                       D=D, E=E, precision=precision, exact=_exact(), stages=blocks.stages,
-                      num_warps=blocks.states_warps)
+                      num_warps=blocks.states_warps, maxnreg=blocks.states_registers)
         ctx.save_for_backward(*inputs, X, query, decay, change, states)
         ctx.blocks = blocks
         return y, last
@@ -358,7 +361,8 @@ class WKV7(torch.autograd.Function):
         sizes = {"C": blocks.chunk, "D": D, "precision": _precision(inputs[0])}
         d_states, d_state = torch.empty_like(states), torch.empty_like(d_last)
         launch.launch(_states_backward, (D // E, B * H), query, decay, change, dy, d_last, d_states, d_state, H, N, T,
-                      **sizes, E=E, exact=_exact(), stages=blocks.stages, num_warps=blocks.states_warps)
+                      **sizes, E=E, exact=_exact(), stages=blocks.stages, num_warps=blocks.states_warps,
+                      maxnreg=blocks.states_registers)
         U, dz = torch.empty_like(query), torch.empty_like(query)
         dr, dw, dk, dv, dc, da = (torch.empty_like(part) for part in inputs)
         launch.launch(_values_backward, (T, B * H), *inputs, X, dy, states, d_states, U, dz, dv, H, N, T, **sizes,
