@@ -52,6 +52,8 @@ DIRECTIONS = {"forward": False, "backward": True}
 """Whether the tokens are read from the last to the first."""
 GROUP_EPSILON = 64e-5
 """ε of version 7's norm over the features of a head."""
+MIN_NORM = 1e-12
+"""The least divisor when version 7's removal keys are divided by their length."""
 MAX_LOG_DECAY = math.exp(-0.5)
 """-log w of version 7 is below this number."""
 
@@ -78,6 +80,8 @@ def shift_tokens(x: Tensor, last_BD: Tensor | None = None) -> Tensor:
     """x' (B, N, D): the token before each token; before the first one `last_BD`, by default zeros."""
     if last_BD is None:
         return F.pad(x, (0, 0, 1, 0))[:, :x.shape[1]]
+    if x.shape[1] == 1:
+        return last_BD.to(x.dtype).unsqueeze(1)
     return torch.cat([last_BD.to(x.dtype).unsqueeze(1), x], 1)[:, :x.shape[1]]
 
 
@@ -315,8 +319,9 @@ class RWKV7(TimeMix):
 
     def mix(self, x: Tensor, shifted: Tensor, memory: tuple[Tensor, ...] | None, there_BN: Tensor | None,
             first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        inputs = self.recurrence_inputs(x, shifted, there_BN, first)
-        bonus = self.bonus(inputs)
+        *mixes, x_g = self._mixes(x, shifted)
+        inputs = self._recurrence_inputs(*mixes, first).without_absent(there_BN)
+        bonus = (inputs.r * inputs.k * self._by_head(self.r_k)).sum(-1)
         if memory is None and self.tap.listeners:
             r, log_w, k, _, c, a = inputs
             self.tap.send(RWKV7Look(_detached(r, log_w, k, c, a, bonus), there_BN, self.reverse))
@@ -324,34 +329,32 @@ class RWKV7(TimeMix):
             y, state = wkv7_step(inputs, memory[0])
         else:
             y, state = wkv7_chunked(inputs, None if memory is None else memory[0])
-        gate = torch.sigmoid(self._mixed(x, shifted, self.x_g) @ self.g1) @ self.g2
         # The group norm of one token; torch's own takes ten times as long for a single token on a CPU.
-        normed = _merge_heads(F.layer_norm(y, (self.head_width,), eps=GROUP_EPSILON))
-        normed = torch.addcmul(self.ln_x.bias, normed, self.ln_x.weight)
-        result = (normed + _merge_heads(bonus.unsqueeze(-1) * inputs.v)) * gate
-        return self.output(result.to(x.dtype)), (state,)
+        normed = F.layer_norm(y, (self.head_width,), eps=GROUP_EPSILON)
+        normed = torch.addcmul(self._by_head(self.ln_x.bias), normed, self._by_head(self.ln_x.weight))
+        result = _merge_heads(torch.addcmul(normed, bonus.unsqueeze(-1), inputs.v))
+        gate = torch.sigmoid(x_g @ self.g1) @ self.g2
+        return self.output((result * gate).to(x.dtype)), (state,)
 
-    def recurrence_inputs(self, x: Tensor, shifted: Tensor, there_BN: Tensor | None,
-                          first: FirstValues | None) -> WKV7Inputs:
+    def _mixes(self, x: Tensor, shifted: Tensor) -> tuple[Tensor, ...]:
+        """mix(x, m), (B, N, D) each, for r, w, k, v, a and g; those of a single token are one operation."""
+        weights = self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g
+        if x.shape[1] == 1:
+            return torch.lerp(x, shifted, torch.stack(weights)[:, None, None].to(x.dtype)).unbind()
+        return tuple(torch.lerp(x, shifted, weight.to(x.dtype)) for weight in weights)
+
+    def _recurrence_inputs(self, x_r: Tensor, x_w: Tensor, x_k: Tensor, x_v: Tensor, x_a: Tensor,
+                           first: FirstValues | None) -> WKV7Inputs:
         """What the recurrence reads of every token, (B, H, N, K) each."""
-        r = self.receptance(self._mixed(x, shifted, self.x_r))
-        k = self.key(self._mixed(x, shifted, self.x_k))
-        x_v = self._mixed(x, shifted, self.x_v)
-        v = self._values(self.value(x_v), x_v, first)
-        decay = _low_rank(torch.tanh(self._mixed(x, shifted, self.x_w) @ self.w1), self.w2, self.w0)
+        r, k, v = self.receptance(x_r), self.key(x_k), self._values(self.value(x_v), x_v, first)
+        decay = _low_rank(torch.tanh(x_w @ self.w1), self.w2, self.w0)
         log_w = -MAX_LOG_DECAY * torch.sigmoid(decay.to(torch.promote_types(decay.dtype, torch.float32)))
-        a = torch.sigmoid(_low_rank(self._mixed(x, shifted, self.x_a) @ self.a1, self.a2, self.a0))
-        c = F.normalize(self._split_heads(k * self.k_k), dim=-1)
+        a = torch.sigmoid(_low_rank(x_a @ self.a1, self.a2, self.a0))
+        c = self._split_heads(k * self.k_k)
+        c = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True).clamp_min(MIN_NORM)
         k = torch.addcmul(k, k, (a - 1.0) * self.k_a)
         r, log_w, k, v, a = (self._split_heads(part) for part in (r, log_w, k, v, a))
-        return WKV7Inputs(r, log_w, k, v, c, a).without_absent(there_BN)
-
-    def bonus(self, inputs: WKV7Inputs) -> Tensor:
-        """Σ r∘k∘r_k of every token, (B, H, N): the weight of a token's own value, added after the norm."""
-        return (inputs.r * inputs.k * self.r_k.view(self.heads, 1, self.head_width)).sum(-1)
-
-    def _mixed(self, x: Tensor, shifted: Tensor, weight: Tensor) -> Tensor:
-        return torch.lerp(x, shifted, weight.to(x.dtype))
+        return WKV7Inputs(r, log_w, k, v, c, a)
 
     def _values(self, v: Tensor, x_v: Tensor, first: FirstValues | None) -> Tensor:
         """The values with those of the first layer mixed in; the first layer writes its own into `first`."""
@@ -367,7 +370,13 @@ class RWKV7(TimeMix):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, H, N, K)."""
+        if x.shape[1] == 1:  # nothing to transpose
+            return x.view(-1, self.heads, 1, self.head_width)
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
+
+    def _by_head(self, parameter: Tensor) -> Tensor:
+        """(D,) -> (H, 1, K)."""
+        return parameter.view(self.heads, 1, self.head_width)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, head_width={self.head_width}, layer={self.place.layer}"
@@ -384,7 +393,7 @@ def _low_rank(hidden: Tensor, second: Tensor, constant: Tensor) -> Tensor:
 
 def _merge_heads(x: Tensor) -> Tensor:
     """(B, H, N, K) -> (B, N, D)."""
-    return x.transpose(1, 2).flatten(-2)
+    return x.flatten(1).unsqueeze(1) if x.shape[2] == 1 else x.transpose(1, 2).flatten(-2)
 
 
 class Ranks(NamedTuple):
