@@ -319,36 +319,37 @@ class RWKV7(TimeMix):
 
     def mix(self, x: Tensor, shifted: Tensor, memory: tuple[Tensor, ...] | None, there_BN: Tensor | None,
             first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        single = memory is not None and x.shape[1] == 1 and there_BN is None
+        if single:  # (B, D): products of matrices have less to prepare
+            x, shifted = x.squeeze(1), shifted.squeeze(1)
         *mixes, x_g = self._mixes(x, shifted)
         inputs = self._recurrence_inputs(*mixes, first).without_absent(there_BN)
-        bonus = (inputs.r * inputs.k * self._by_head(self.r_k)).sum(-1)
+        bonus = (inputs.r * inputs.k * self._by_head(self.r_k)).sum(-1, keepdim=True)
         if memory is None and self.tap.listeners:
             r, log_w, k, _, c, a = inputs
-            self.tap.send(RWKV7Look(_detached(r, log_w, k, c, a, bonus), there_BN, self.reverse))
-        if memory is not None and x.shape[1] == 1 and there_BN is None:
-            y, state = wkv7_step(inputs, memory[0])
-        else:
-            y, state = wkv7_chunked(inputs, None if memory is None else memory[0])
+            self.tap.send(RWKV7Look(_detached(r, log_w, k, c, a, bonus.squeeze(-1)), there_BN, self.reverse))
+        y, state = (wkv7_step if single else wkv7_chunked)(inputs, None if memory is None else memory[0])
         # The group norm of one token; torch's own takes ten times as long for a single token on a CPU.
-        normed = F.layer_norm(y, (self.head_width,), eps=GROUP_EPSILON)
-        normed = torch.addcmul(self._by_head(self.ln_x.bias), normed, self._by_head(self.ln_x.weight))
-        result = _merge_heads(torch.addcmul(normed, bonus.unsqueeze(-1), inputs.v))
-        gate = torch.sigmoid(x_g @ self.g1) @ self.g2
-        return self.output((result * gate).to(x.dtype)), (state,)
+        norm, normed = self.ln_x, F.layer_norm(y, (self.head_width,), eps=GROUP_EPSILON)
+        normed = torch.addcmul(self._by_head(norm.bias), normed, self._by_head(norm.weight))
+        result = torch.addcmul(normed, bonus, inputs.v)
+        result = result.flatten(1) if single else result.transpose(1, 2).flatten(-2)
+        y = self.output((result * (torch.sigmoid(x_g @ self.g1) @ self.g2)).to(x.dtype))
+        return y.unsqueeze(1) if single else y, (state,)
 
     def _mixes(self, x: Tensor, shifted: Tensor) -> tuple[Tensor, ...]:
-        """mix(x, m), (B, N, D) each, for r, w, k, v, a and g; those of a single token are one operation."""
+        """mix(x, m) for r, w, k, v, a and g; those of a single token, (B, D), are one operation."""
         weights = self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g
-        if x.shape[1] == 1:
-            return torch.lerp(x, shifted, torch.stack(weights)[:, None, None].to(x.dtype)).unbind()
+        if x.dim() == 2:
+            return torch.lerp(x, shifted, torch.stack(weights).unsqueeze(1).to(x.dtype)).unbind()
         return tuple(torch.lerp(x, shifted, weight.to(x.dtype)) for weight in weights)
 
     def _recurrence_inputs(self, x_r: Tensor, x_w: Tensor, x_k: Tensor, x_v: Tensor, x_a: Tensor,
                            first: FirstValues | None) -> WKV7Inputs:
-        """What the recurrence reads of every token, (B, H, N, K) each."""
+        """What the recurrence reads of every token, (B, H, N, K) each; from (B, N, D), or (B, D) for a single token."""
         r, k, v = self.receptance(x_r), self.key(x_k), self._values(self.value(x_v), x_v, first)
         decay = _low_rank(torch.tanh(x_w @ self.w1), self.w2, self.w0)
-        log_w = -MAX_LOG_DECAY * torch.sigmoid(decay.to(torch.promote_types(decay.dtype, torch.float32)))
+        log_w = torch.sigmoid(decay.to(torch.promote_types(decay.dtype, torch.float32))) * -MAX_LOG_DECAY
         a = torch.sigmoid(_low_rank(x_a @ self.a1, self.a2, self.a0))
         c = self._split_heads(k * self.k_k)
         c = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True).clamp_min(MIN_NORM)
@@ -360,17 +361,17 @@ class RWKV7(TimeMix):
         """The values with those of the first layer mixed in; the first layer writes its own into `first`."""
         if self.place.layer == 0:
             if first is not None:
-                first.values[self.direction] = v
+                first.values[self.direction] = v if v.dim() == 3 else v.unsqueeze(1)
             return v
         if first is None or self.direction not in first.values:
             raise checks.wrong("first", f"the values of the first layer, for layer {self.place.layer}", None,
                                "Run the first layer with the same FirstValues before.")
-        share = torch.sigmoid(_low_rank(x_v @ self.v1, self.v2, self.v0))
-        return torch.lerp(v, first.values[self.direction], share.to(v.dtype))
+        share, early = torch.sigmoid(_low_rank(x_v @ self.v1, self.v2, self.v0)), first.values[self.direction]
+        return torch.lerp(v, early if v.dim() == 3 else early.squeeze(1), share.to(v.dtype))
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        """(B, N, D) -> (B, H, N, K)."""
-        if x.shape[1] == 1:  # nothing to transpose
+        """(B, N, D) or (B, D) -> (B, H, N, K)."""
+        if x.dim() == 2:
             return x.view(-1, self.heads, 1, self.head_width)
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
 
@@ -388,12 +389,7 @@ def _detached(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def _low_rank(hidden: Tensor, second: Tensor, constant: Tensor) -> Tensor:
     """constant + hidden · second."""
-    return F.linear(hidden, second.mT, constant)
-
-
-def _merge_heads(x: Tensor) -> Tensor:
-    """(B, H, N, K) -> (B, N, D)."""
-    return x.flatten(1).unsqueeze(1) if x.shape[2] == 1 else x.transpose(1, 2).flatten(-2)
+    return torch.addmm(constant, hidden, second) if hidden.dim() == 2 else F.linear(hidden, second.mT, constant)
 
 
 class Ranks(NamedTuple):
