@@ -353,7 +353,8 @@ class RWKV7(TimeMix):
         a = torch.sigmoid(_low_rank(x_a @ self.a1, self.a2, self.a0))
         c = self._split_heads(k * self.k_k)
         c = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True).clamp_min(MIN_NORM)
-        k = torch.addcmul(k, k, (a - 1.0) * self.k_a)
+        replaced = k * self.k_a
+        k = torch.addcmul(k - replaced, replaced, a)
         r, log_w, k, v, a = (self._split_heads(part) for part in (r, log_w, k, v, a))
         return WKV7Inputs(r, log_w, k, v, c, a)
 

@@ -169,8 +169,8 @@ class WKV7Inputs(NamedTuple):
 
     def wide(self) -> "WKV7Inputs":
         """The same in one dtype, float32 at least."""
-        dtype = self.r.dtype
-        if dtype in (torch.float32, torch.float64) and all(part.dtype == dtype for part in self):
+        r, log_w, k, v, c, a = self
+        if r.dtype == log_w.dtype == k.dtype == v.dtype == c.dtype == a.dtype and r.dtype.itemsize >= 4:
             return self
         return WKV7Inputs(*_at_least_float32(*self))
 
