@@ -195,8 +195,8 @@ def wkv7_step(inputs: WKV7Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
     # Row vectors times matrices: on a CPU, `bmm` takes four times as long for matrices times column vectors.
     r, log_w, k, v, c, a = inputs.wide()
     before = state.to(r.dtype)
-    removed, after = c @ before.mT, before * torch.exp(log_w)
-    after = after.addcmul_(v.mT, k).addcmul_(removed.mT, c * a, value=-1.0)
+    removed = c @ before.mT
+    after = torch.addcmul(torch.addcmul(before * torch.exp(log_w), v.mT, k), removed.mT, c * a, value=-1.0)
     return r @ after.mT, after
 
 
