@@ -41,7 +41,7 @@ WIDTHS = (256, 512, 768, 1024)
 OTHER_BLOCKS: tuple[dict[str, int], ...] = (
     {"chunk": 64, "key_block": 32, "chunks_warps": 8, "values_warps": 8, "keys_warps": 8},
     {"chunk": 64, "key_block": 32}, {"key_block": 32, "keys_warps": 2}, {"keys_warps": 8}, {"chunks_warps": 8},
-    {"chunks_warps": 2}, {"values_warps": 8}, {"values_warps": 2}, {"registers": 168}, {"stages": 3},
+    {"values_warps": 8}, {"values_warps": 2}, {"registers": 168}, {"states_registers": 168}, {"stages": 3},
     {"stages": 3, "states_registers": 255}, {"value_block": 32, "states_warps": 8, "states_registers": 255})
 Inputs = list[Tensor]
 

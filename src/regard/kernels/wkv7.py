@@ -75,7 +75,7 @@ class Blocks(NamedTuple):
         """The same for heads of this width: more warps and registers above 64 features."""
         if width <= 64:
             return self
-        return self._replace(chunks_warps=8, values_warps=8, keys_warps=8, states_registers=255)
+        return self._replace(chunks_warps=8, states_warps=8, values_warps=8, keys_warps=8, states_registers=255)
 
 
 BLOCKS = {torch.bfloat16: Blocks(),
