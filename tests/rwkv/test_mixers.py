@@ -104,6 +104,18 @@ def test_a_stack_is_the_same_step_by_step_and_with_activation_checkpointing():
         assert_close(ours, theirs.numpy())
 
 
+def test_gradients_of_single_tokens_are_those_of_the_whole():
+    """A single token takes a path of its own through a mixer, in the first layer and in later ones."""
+    stack, x = drawn(StackConfig(layers=2, mixer=SMALL).build(WIDTH, causal=True)), tokens(2, COUNT).requires_grad_()
+    state, results, parameters = stack.start(2, COUNT), [], [x, *stack.parameters()]
+    for token in x.split(1, 1):
+        y, state = stack.step(token, state)
+        results.append(y)
+    ours = torch.autograd.grad(torch.cat(results, 1).cos().sum(), parameters)
+    for mine, theirs in zip(ours, torch.autograd.grad(stack(x).cos().sum(), parameters), strict=True):
+        assert_close(mine, theirs.numpy(), 1e-11)
+
+
 def test_a_later_layer_needs_the_values_of_the_first():
     mixer = RWKV7(WIDTH, head_width=4, layer=1, layers=2).double()
     with pytest.raises(ValueError, match=r"`first` must be .*layer 1"):

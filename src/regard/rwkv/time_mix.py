@@ -319,16 +319,17 @@ class RWKV7(TimeMix):
 
     def mix(self, x: Tensor, shifted: Tensor, memory: tuple[Tensor, ...] | None, there_BN: Tensor | None,
             first: FirstValues | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        single = memory is not None and x.shape[1] == 1 and there_BN is None
+        before = None if memory is None else memory[0]
+        single = before is not None and x.shape[1] == 1 and there_BN is None
         if single:  # (B, D): products of matrices have less to prepare
             x, shifted = x.squeeze(1), shifted.squeeze(1)
-        *mixes, x_g = self._mixes(x, shifted)
-        inputs = self._recurrence_inputs(*mixes, first).without_absent(there_BN)
+        x_r, x_w, x_k, x_v, x_a, x_g = self._mixes(x, shifted)
+        inputs = self._recurrence_inputs(x_r, x_w, x_k, x_v, x_a, first).without_absent(there_BN)
         bonus = (inputs.r * inputs.k * self._by_head(self.r_k)).sum(-1, keepdim=True)
         if memory is None and self.tap.listeners:
             r, log_w, k, _, c, a = inputs
             self.tap.send(RWKV7Look(_detached(r, log_w, k, c, a, bonus.squeeze(-1)), there_BN, self.reverse))
-        y, state = (wkv7_step if single else wkv7_chunked)(inputs, None if memory is None else memory[0])
+        y, state = wkv7_step(inputs, before) if before is not None and single else wkv7_chunked(inputs, before)
         # The group norm of one token; torch's own takes ten times as long for a single token on a CPU.
         norm, normed = self.ln_x, F.layer_norm(y, (self.head_width,), eps=GROUP_EPSILON)
         normed = torch.addcmul(self._by_head(norm.bias), normed, self._by_head(norm.weight))
