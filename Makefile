@@ -79,6 +79,7 @@ $(BUILDER): $(STAMP)
 docs: $(BUILDER)
 	@$(BIN)/python docs/included.py
 	@$(BIN)/python docs/reference.py
+	@$(BIN)/python docs/live.py
 	@PYTHONPATH=docs $(BIN)/zensical build --clean --strict
 	@echo 'Open build/site/index.html'
 

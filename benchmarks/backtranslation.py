@@ -4,13 +4,14 @@
     python benchmarks/backtranslation.py DATA -o OUT --quick                     whether it runs; scores mean nothing
     python benchmarks/backtranslation.py DATA -o OUT --options "--temperature 1 --top-k 50"
 
-For every seed two models are trained, each by one command: on the first 5,000 pairs of the training data, and on the
-same pairs with `--monolingual` and the German side of all others. Both have the same validation data. The test set is
-test_2016_flickr, translated with 5 beams: lower-cased tokenised BLEU as in the Multi30k papers, sacreBLEU and chrF.
-OUT has the hypotheses (*.de) and results.json.
+For every seed two models are trained, each by one command: on 5,000 pairs of the training data, drawn at random once,
+and on the same pairs with `--monolingual` and the German side of all others. Both have the same validation data. The
+test set is test_2016_flickr, translated with 5 beams: lower-cased tokenised BLEU as in the Multi30k papers, sacreBLEU
+and chrF. OUT has the hypotheses (*.de) and results.json.
 """
 
 import argparse
+import random
 import shlex
 import statistics
 from pathlib import Path
@@ -21,17 +22,21 @@ from timing import hardware, table
 
 ALONE, BACK = "pairs alone", "with back-translation"
 PAIRS, QUICK_PAIRS, QUICK_SENTENCES = 5000, 300, 100
+DRAW = 1
+"""The seed of the draw, which is the same for all trainings."""
 
 
 def commands(data: Path, out: Path, given: argparse.Namespace) -> dict[str, list[str]]:
     """The trainings by name, and the files that they read."""
     pairs = QUICK_PAIRS if given.quick else given.pairs
     end = pairs + QUICK_SENTENCES if given.quick else None
+    train = {language: sentences(data, "train", language) for language in ("en", "de")}
+    order = random.Random(DRAW).sample(range(len(train["de"])), len(train["de"]))
     files = {f"{split}.{language}": write_lines(out / "data" / f"{split}.{language}", lines)
              for language in ("en", "de") for split, lines in (
-                 ("pairs", sentences(data, "train", language)[:pairs]),
+                 ("pairs", [train[language][number] for number in order[:pairs]]),
                  ("val", sentences(data, "val", language)))}
-    text = write_lines(out / "data" / "monolingual.de", sentences(data, "train", "de")[pairs:end])
+    text = write_lines(out / "data" / "monolingual.de", [train["de"][number] for number in order[pairs:end]])
     common = ["--device", given.device, "--yes", "--languages", "en-de", *shlex.split(given.all_options)]
     common += ["--steps", "20", "--set", "training.validation.max_examples=50"] if given.quick else []
     common += ["--time", given.time] if given.time else []

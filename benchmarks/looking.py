@@ -1,7 +1,7 @@
-"""Looking measured: what watching a model costs while nothing is asked, and what an overview of long attention costs.
+"""Looking measured: the cost of watching a model, of the influence of each word, and of an overview of long attention.
 
     python benchmarks/looking.py               every part
-    python benchmarks/looking.py watching      one part: watching, foreign, hugging_face or maps
+    python benchmarks/looking.py watching      one part: watching, foreign, hugging_face, influence or maps
 
 Everything that is compared runs in this one call, in turns: only ratios count. In float32.
 """
@@ -14,7 +14,11 @@ from timing import main, medians, table
 from torch import nn
 
 import regard
+from regard.data import phrasebook
+from regard.data.tokenizer.interface import PairTokenizer
+from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
 from regard.inspection.watch import AttentionRecords
+from regard.tasks.translator import Translator
 from regard.tokens import Tokens
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -57,6 +61,38 @@ def hugging_face() -> str:
             rows.append(compared(f"{name}, {batch} × {length}{', padded' if padded else ''}", model,
                                  partial(model, input_ids=given.ids, attention_mask=there)))
     return table(["forward pass", "ms", "watched", "ratio"], rows)
+
+
+def influence() -> str:
+    """The influence of the words of a sentence on its translation, against a translation with 5 beams.
+
+    The models are untrained, so the length of the translation is set to that of the reference.
+    """
+    pairs = [*phrasebook.pairs(2000, split="train")]
+    sides = [train_tokenizer([getattr(pair, side) for pair in pairs], UnigramConfig(vocab_size=2000)).tokenizer
+             for side in ("source", "target")]
+    both, rows = PairTokenizer(*sides), []
+    for recipe in ("transformer-tiny", "transformer-small", "seq2seq-attention-tiny", "conv-tiny"):
+        task = untrained(recipe, both)
+        for words in (5, 10, 20):
+            pair = next(pair for pair in pairs if len(both.source_words(pair.source)) == words)
+            length = len(both.encode_targets([pair.target])[0])
+            taken = medians({
+                "plain": partial(task.translate, pair.source, min_length=length, max_length=length),
+                "influence": partial(task.influence, pair.source, pair.target)}, device=DEVICE, repeats=REPEATS)
+            rows.append([recipe, f"{words}", f"{length}", f"{taken['plain']:.1f}", f"{taken['influence']:.1f}",
+                         f"{taken['influence'] / taken['plain']:.2f}"])
+    return table(["model", "words", "target tokens", "translation, 5 beams, ms", "influence, ms", "ratio"], rows)
+
+
+def untrained(recipe: str, both: PairTokenizer) -> Translator:
+    """A translator with random weights."""
+    share = {"share_embeddings": False} if recipe.startswith(("transformer", "conv")) else {}
+    task = regard.task(recipe, tokenizer=both, source_vocab_size=both.source.size, target_vocab_size=both.target.size,
+                       **share)
+    assert isinstance(task, Translator)
+    task.model.to(DEVICE)
+    return task
 
 
 def maps() -> str:
@@ -104,5 +140,5 @@ def compared(name: str, model: nn.Module, run: Callable[[], object]) -> list[str
 
 
 if __name__ == "__main__":
-    main({"watching": watching, "foreign": foreign, "hugging_face": hugging_face, "maps": maps}, __doc__, __file__,
-         DEVICE)
+    main({"watching": watching, "foreign": foreign, "hugging_face": hugging_face, "influence": influence,
+          "maps": maps}, __doc__, __file__, DEVICE)

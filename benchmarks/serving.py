@@ -10,7 +10,7 @@ Clients are coroutines of this process that send the next request when they have
 connections that stay open. The server is a process of its own. What the clients take of the processor is in the table:
 on few cores they take it from the server. Beside `regard serve`:
 
-    one at a time     the same model and the same text processing behind a lock, a thread for each client
+    one at a time     the same model and the same text processing in one thread, which all clients wait for
     CTranslate2       the same routes, and an engine that gives CTranslate2 all requests that wait as one batch
     plain call        `Translator.search` in this process, without HTTP
 """
@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
@@ -79,8 +79,11 @@ class Load:
 
     def __init__(self) -> None:
         self.codes, self.seconds = Counter[int](), list[float]()
-        self.processor = self.wall = 0.0
-        """The seconds of the processor that the clients took, and the seconds that passed."""
+        self.processor = self.wall = self.rate = 0.0
+        """The seconds of the processor that the clients took, the seconds that passed, and answers 200 a second.
+
+        Answers to the last requests, when fewer and fewer clients wait, do not count for the rate.
+        """
 
     def quantile(self, share: float) -> float:
         """The milliseconds within which this share of the requests was answered."""
@@ -89,7 +92,7 @@ class Load:
 
     def row(self, name: str, clients: int) -> list[str]:
         """A row of the table."""
-        return [name, str(clients), f"{len(self.seconds) / self.wall:.1f}",
+        return [name, str(clients), f"{self.rate:.1f}",
                 *(f"{self.quantile(share):.0f}" for share in (0.5, 0.95, 0.99)),
                 f"{100 * self.processor / self.wall:.0f} %"]
 
@@ -149,7 +152,9 @@ async def _run_clients(port: int, count: int, seconds: float, mixed: bool, patie
                 continue
             load.codes[code] += 1
             if code == 200:
-                load.seconds.append(time.perf_counter() - began)
+                now = time.perf_counter()
+                load.seconds.append(now - began)
+                load.rate += (now < end) / seconds
             elif code == 429 and patient:
                 await asyncio.sleep(0.2)
         client.close()
@@ -209,8 +214,13 @@ def start(kind: str, model: str, *more: str) -> ServerProcess:
 
 
 def serve_alone(model: str) -> None:
-    """One request at a time: a thread for each client, a lock around the model."""
-    task, lock = regard.load(model), threading.Lock()
+    """One request at a time: a thread for each client, and one for the model.
+
+    All of the model's work is done in one thread, as in an engine: with a pool of OpenMP for each thread that ever
+    computed, a search takes twice as long.
+    """
+    worker = ThreadPoolExecutor(1)
+    task = worker.submit(regard.load, model).result()
     align = task.align if task.attends else None  # type: ignore[attr-defined]
 
     class Handler(BaseHTTPRequestHandler):
@@ -218,8 +228,8 @@ def serve_alone(model: str) -> None:
 
         def do_POST(self) -> None:
             text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["q"]
-            with lock:
-                [found] = translate_with_placeholders([text], lambda some: task.search(some, Beam(beams=5)), align)
+            [found] = worker.submit(translate_with_placeholders, [text],
+                                    lambda some: task.search(some, Beam(beams=5)), align).result()
             body = json.dumps({"translatedText": found.text}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -327,6 +337,7 @@ def plain_call(task: Any, seconds: float, seed: int = 0) -> Load:
         task.search([draw.choice(TEXTS)], Beam(beams=5))
         load.seconds.append(time.perf_counter() - before)
     load.wall = time.perf_counter() - began
+    load.rate = len(load.seconds) / load.wall
     return load
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PANEL, GAP, BELOW = 1.55, 0.3, 0.62
 """Inches of a map, and of the gaps beside and below it."""
-DPI, COLOURS = 110, 128
+DPI, COLOURS = 110, 256
 """Pixels per inch, and the number of colours of a file, which keeps it small."""
 
 

@@ -1,6 +1,8 @@
-"""Screenshots of both pages for docs/: every view of attention, and the translator, of a trained model, in a browser.
+"""Screenshots for docs/, where a live page cannot be: two models, a long text, and the translator, in a browser.
 
     python docs/pictures.py MODEL [OTHER] [-o docs/pictures]
+
+It also saves the trace of the live pages (live.py), beside the folder of the pictures: docs/traces/cat.safetensors.
 
 MODEL and OTHER are translators from English to French that were trained on the phrasebook (`regard demo -o MODEL`;
 `regard train` with another recipe makes OTHER). It needs playwright and Chromium. The same model gives the same
@@ -17,10 +19,12 @@ import regard
 from regard.data import phrasebook
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
-from regard.tasks.traces import trace_forced, trace_translation
+from regard.tasks.traces import INFLUENCE_LIMIT, trace_forced, trace_translation
 from regard.tasks.translator import Translator
 
-TEXT, CHANGED = "The black cat sees a small dog.", "The black cat sees a small house."
+TEXT = "The black cat sees a small dog."
+README_TEXT = "The two cats slept in the garden."
+"""The demo's model leaves out "two"."""
 SENTENCES = 150
 """The number of sentences of the long text."""
 WIDTH, HEIGHT = 1200, 900
@@ -44,28 +48,27 @@ def main() -> int:
     given.output.mkdir(exist_ok=True)
     names = [given.model, *([] if given.other is None else [given.other])]
     tasks = [regard.load(name) for name in names]
-    traces = [trace_translation(task, TEXT, name=name.name) for task, name in zip(tasks, names, strict=True)]
+    traces = [trace_translation(task, TEXT, name=name.name, influence_limit=INFLUENCE_LIMIT)
+              for task, name in zip(tasks, names, strict=True)]
+    kept = given.output.resolve().parent / "traces"
+    kept.mkdir(exist_ok=True)
+    traces[0].save(kept / "cat.safetensors")
     long = long_trace(tasks[0], given.model.name)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        what_if = lambda asked: trace_translation(tasks[asked.trace], asked.text)  # noqa: E731
-        with PageServer(traces, what_if=what_if) as server:
-            for name, state in views(len(traces)):
-                shoot(browser, server.address + state, given.output / f"{name}.png")
-            shoot(browser, f"{server.address}#view=alignment", given.output / "dark.png", scheme="dark")
+        first = trace_translation(tasks[0], README_TEXT, name=names[0].name, influence_limit=INFLUENCE_LIMIT)
+        with PageServer([first]) as server:
+            shoot(browser, server.address + "#view=read", given.output / "read.png")
+        with PageServer(traces) as server:
+            state = "#view=compare" + ("&trace2=1" if len(traces) > 1 else "&head2=1")
+            shoot(browser, server.address + state, given.output / "pair.png")
         with PageServer([long]) as server:
             attention, head = local_head(long)
-            state = f"#view=long&attention={attention}&head={head}"
+            state = f"#view=map&attention={attention}&head={head}"
             shoot(browser, server.address + state, given.output / "long.png", wait=4000)
         shoot_translator(browser, given.model, given.output / "serve.png")
         browser.close()
     return 0
-
-
-def views(traces: int) -> list[tuple[str, str]]:
-    """The name and the state of each screenshot of the short text."""
-    return [("alignment", "#view=alignment&row=1"), ("heads", "#view=heads"), ("tree", "#view=tree"),
-            ("what-if", "#view=what-if"), ("pair", "#view=pair" + ("&trace2=1" if traces > 1 else "&head2=1"))]
 
 
 def long_trace(translator: Translator, name: str) -> Trace:
@@ -102,16 +105,11 @@ def shoot_translator(browser: Any, model: Path, path: Path) -> None:
     _reduce_colours(path)
 
 
-def shoot(browser: Any, address: str, path: Path, *, scheme: str = "light", wait: int = 800) -> None:
+def shoot(browser: Any, address: str, path: Path, *, wait: int = 800) -> None:
     """Take one screenshot, in a window as high as the page, with scales and notes."""
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
     page.goto(address)
     page.wait_for_timeout(wait)
-    if path.stem == "what-if":
-        page.get_by_label("Text", exact=True).fill(CHANGED)
-        page.locator("form.what-if button.strong").click()
-        page.wait_for_selector(".result h2")
-        page.wait_for_timeout(wait)
     page.set_viewport_size({"width": WIDTH, "height": page.evaluate("() => document.documentElement.scrollHeight")})
     page.wait_for_timeout(wait)
     page.screenshot(path=str(path))

@@ -77,11 +77,11 @@ GROUPS = {
         "Training and tasks", "A task is a model with its tokenizer and its search: what `regard.load` returns.",
         ("train", "CallbackEvent", "StopTraining", "TrainingError", "load", "read_rwkv7", "task", "Translator",
          "Completer", "Filler", "Classifier", "Labeller", "Embedder", "Translation", "Completion",
-         "Beam", "Sampling", "Glossary", "Alignment"),
+         "Beam", "Sampling", "Glossary", "Alignment", "Influence"),
         ("regard.tasks", "regard.training", "regard.data"),
         ("regard.tasks.filler.FilledText", "regard.tasks.filler.BlankSuggestion", "regard.tasks.filler.TokenGuess",
          "regard.tasks.classifier.Label", "regard.tasks.labeller.Labelling", "regard.tasks.labeller.TokenLabel",
-         "regard.tasks.labeller.LabelledSpan")),
+         "regard.tasks.labeller.LabelledSpan", "regard.tasks.heads.HeadReport", "regard.tasks.heads.HeadScores")),
     "inspection": Group(
         "Inspection", "Attention weights of a model that runs, their statistics and their files.",
         ("watch", "Look", "Trace", "heat_map"), ("regard.inspection", "regard.attention.look"),

@@ -108,6 +108,8 @@ OBJECTS = {
                  r"^Glossary\(100 terms, 'term 0 .*…\)$"),
     "Alignment": (lambda: texting.translator().aligned("the dog", "le chien"),
                   r"^Alignment\('the dog' → 'le chien', links .*\)$"),
+    "Influence": (lambda: texting.translator().influence("the dog", "le chien"),
+                  r"^Influence\('the dog' → 'le chien .*'.*\)$"),
     "Translator": (texting.translator, r"^Translator\(encoder-decoder, [\d,]+ parameters, vocabulary 400, cpu\)$"),
     "Completer": (texting.completer, r"^Completer\(language, [\d,]+ parameters"),
     "Filler": (texting.filler, r"^Filler\(masked, [\d,]+ parameters"),

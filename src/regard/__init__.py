@@ -66,6 +66,7 @@ _HOMES = {
     "Sampling": "regard.tasks.search",
     "Glossary": "regard.tasks.glossary",
     "Alignment": "regard.tasks.alignment",
+    "Influence": "regard.tasks.influence",
     "Translator": "regard.tasks.translator",
     "Completer": "regard.tasks.completer",
     "Filler": "regard.tasks.filler",
@@ -155,6 +156,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps 
     from regard.tasks.forecaster import Forecast as Forecast
     from regard.tasks.forecaster import Forecaster as Forecaster
     from regard.tasks.glossary import Glossary as Glossary
+    from regard.tasks.influence import Influence as Influence
     from regard.tasks.labeller import Labeller as Labeller
     from regard.tasks.load import load as load
     from regard.tasks.load import task as task

@@ -1,6 +1,7 @@
 """`regard compare`: trainings, trained models, and memory tasks."""
 
 import json
+import re
 
 import pytest
 import texting
@@ -42,7 +43,13 @@ def test_two_trained_models(place, tmp_path):
     assert [model["name"] for model in found["models"]] == [str(model) for model in models]  # both are called model
     assert (found["kind"], found["pairs"], found["beams"]) == ("models", 6, 1)
     assert json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8")) == found
-    assert "Sentence by sentence" in (tmp_path / "out" / "page.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "page.html").read_text(encoding="utf-8")
+    assert "Sentence by sentence" in page
+    linked = re.findall(r'href="([^"]+)"', page)
+    assert len(linked) == sum(1 for one in found["sentences"] if one["difference"])
+    for name in linked:  # a page with the attention of both models
+        [text] = re.findall(r'id="page">([^<]*)<', (tmp_path / "out" / name).read_text(encoding="utf-8"))
+        assert len(json.loads(text)["traces"]) == 2
     code, out, said = call("compare", *models, place / "few.tsv", "--beam", "1")
     assert (code, said) == (0, "")
     assert f"{found['models'][0]['chrf']:.2f}" in out

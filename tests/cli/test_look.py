@@ -39,7 +39,7 @@ def folders(tmp_path_factory):
     """A folder of each kind of model."""
     place = tmp_path_factory.mktemp("models")
     made = {"translator": texting.translator, "completer": texting.completer, "filler": texting.filler,
-            "classifier": texting.classifier, "seer": texting.seer, "plain": plain}
+            "classifier": texting.classifier, "seer": texting.seer, "plain": plain, "tagger": texting.tagger}
     for name, make in made.items():
         make().save(place / name)
     return place
@@ -176,6 +176,16 @@ def test_a_picture(traces, tmp_path, ending):
     (["{one}", "--view", "head", "-o", "a.png"], ['"heads"']),
     (["{one}", "--view", "patches", "-o", "a.png"], ["patches", "image"]),
     (["{plain}", TEXT], ["no attention"]),
+    (["{plain}", "--heads", "{pairs}"], ["no attention"]),
+    (["{translator}", TEXT, "--heads", "{pairs}"], ["--heads", "--sentences"]),
+    (["{translator}", "--heads", "nowhere.tsv"], ["nowhere.tsv"]),
+    (["{translator}", "--json", TEXT], ["--json", "--heads"]),
+    (["{one}", "--heads", "{pairs}"], ["--heads", "model folder"]),
+    (["{filler}", "--heads", "{empty_file}"], ["empty.tsv"]),
+    (["{completer}", "--heads", "{empty_file}"], ["empty.tsv"]),
+    (["{tagger}", "--heads", "{empty_file}"], ["empty.tsv"]),
+    (["{classifier}", "--heads", "{empty_file}"], ["empty.tsv"]),
+    (["{filler}", "--heads", "{pairs}", "--to", "fr"], ["--to", "a translator"]),
     (["{empty}"], ["no attention"]),
     (["{empty}", "-o", "a.html"], ["no attention"]),
 ])
@@ -183,16 +193,18 @@ def test_what_is_wrong_is_one_message(folders, traces, tmp_path, monkeypatch, ar
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.html").write_text("mine")
     (tmp_path / "damaged.safetensors").write_bytes(b"x" * 100)
-    known = {name: folders / name for name in ("translator", "completer", "filler", "seer", "plain")}
+    known = {path.name: path for path in folders.iterdir()}
     known |= {name: traces / f"{name}.safetensors" for name in ("one", "two", "empty")}
-    known |= {"here": "here.html", "damaged": "damaged.safetensors"}
+    (tmp_path / "pairs.tsv").write_text("the dog\tle chien\n")
+    (tmp_path / "empty.tsv").write_text("")
+    known |= {"here": "here.html", "damaged": "damaged.safetensors", "pairs": "pairs.tsv", "empty_file": "empty.tsv"}
     code, out, said = call("look", *(part.format(**known) for part in arguments))
     assert (code, out) == (2, "")
     assert said.startswith("Error: ")
     for part in parts:
         assert part in said
     assert (tmp_path / "here.html").read_text() == "mine"
-    assert sorted(os.listdir(tmp_path)) == ["damaged.safetensors", "here.html"]
+    assert sorted(os.listdir(tmp_path)) == ["damaged.safetensors", "empty.tsv", "here.html", "pairs.tsv"]
 
 
 def test_standard_input(folders, tmp_path):
@@ -332,3 +344,61 @@ def test_help_is_there():
 
 def test_torch_is_as_it_was():
     assert torch.is_grad_enabled()
+
+
+HEADS_DATA = {
+    "translator": "the big dog sleeps.\tle grand chien dort.\t0-0 1-1 2-2 3-3 4-4\nthe dog\tle chien\t0-0 1-1\n",
+    "completer": "the big dog sleeps.\nthe dog sees the cat.\n", "filler": "the big dog sleeps.\nthe dog\n",
+    "classifier": "the big dog sleeps.\twarm\nthe dog\tcold\n", "tagger": "the dog\tcold hot\nEmma sleeps\tcold warm\n",
+}
+
+
+@pytest.mark.parametrize("name", HEADS_DATA)
+def test_the_heads_of_a_model_are_printed_and_stored(folders, tmp_path, name):
+    file = tmp_path / ("data.txt" if name in ("completer", "filler") else "data.tsv")
+    file.write_text(HEADS_DATA[name], "utf-8")
+    code, out, said = call("look", folders / name, "--heads", file, "--json")
+    assert code == 0, said
+    table, stored = json.loads(out), folders / name / "heads.json"
+    assert str(stored) in said
+    kept = json.loads(stored.read_text("utf-8"))
+    assert {**kept, "weights_sha256": None} == table
+    assert table["data"] == file.name
+    heads = [head for one in table["attentions"] for head in one["heads"]]
+    assert len(heads) == {"translator": 6, "tagger": 2}.get(name, 2) * len(table["attentions"][0]["heads"])
+    assert any(abs(head["cost"]) > 1e-6 for head in heads)
+    assert ("gold" in heads[-1]["roles"]) == (name == "translator")
+    code, out, _ = call("look", folders / name, "--heads", file, "--sentences", 1)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if line.startswith(("encoder.", "decoder."))]
+    assert len(rows) == len(heads)
+    costs = [float(row[2]) for row in rows]
+    assert costs == sorted(costs, reverse=True)
+    stored.unlink()
+
+
+def test_heads_that_cannot_be_stored_are_printed(folders, tmp_path, monkeypatch):
+    def refuse(self, folder):
+        raise OSError(30, "Read-only file system", str(folder))
+
+    monkeypatch.setattr("regard.tasks.heads.HeadReport.save", refuse)
+    (tmp_path / "pairs.tsv").write_text(HEADS_DATA["translator"], "utf-8")
+    code, out, said = call("look", folders / "translator", "--heads", tmp_path / "pairs.tsv")
+    assert (code, "decoder.1.cross" in out, "Read-only" in said) == (0, True, True)
+
+
+def test_the_picture_of_an_image_has_the_image_beside_its_patches(folders, tmp_path):
+    pytest.importorskip("matplotlib")
+    from PIL import Image
+
+    pixels = np.zeros((8, 12, 3), dtype=np.uint8)
+    pixels[..., 0] = 255
+    Image.fromarray(pixels).save(tmp_path / "red.png")
+    assert call("look", folders / "seer", tmp_path / "red.png", "-o", tmp_path / "picture.png") == (0, "", "")
+    with Image.open(tmp_path / "picture.png") as picture:
+        found = np.asarray(picture.convert("RGB"))
+    red = (found == (255, 0, 0)).all(-1)
+    assert red.sum() > 1000
+    down, across = np.ptp(np.nonzero(red), axis=1) + 1
+    assert across / down == pytest.approx(12 / 8, rel=0.05)
+    assert call("look", folders / "seer", tmp_path / "red.png", "-o", tmp_path / "heads.png", "--view", "heads")[0] == 0

@@ -9,6 +9,7 @@ from regard.comparison.pages import (
     describe_difference,
     format_bytes,
     format_spread,
+    linked_sentences,
     pair_page,
     road_page,
 )
@@ -63,6 +64,16 @@ def test_one_seed_has_no_spread_and_says_so():
     assert (format_bytes(3 << 20), format_bytes(2048), format_bytes(None)) == ("3 MiB", "2 KiB", "")
 
 
+def test_every_footnote_has_its_column(page):
+    """A column that no model has a number for is left out, with its sentence."""
+    assert all(text in page for text in ("long/short BLEU", "Long/short BLEU: ", "Where each looked"))
+    assert "eak GPU memory" not in page
+    short = [{**model(name), "by_length": model(name)["by_length"][:1], "peak": 5 << 20} for name in ("one", "two")]
+    page = road_page(found(models=short), {})
+    assert "ong/short BLEU" not in page
+    assert page.count("eak GPU memory") == 2 + len(short)  # the head, its sentence, and the labels on narrow screens
+
+
 @pytest.mark.browser
 @pytest.mark.xdist_group("browser")
 def test_a_browser_shows_it_in_light_and_dark_and_on_a_telephone(page, tmp_path):
@@ -76,6 +87,11 @@ def test_a_browser_shows_it_in_light_and_dark_and_on_a_telephone(page, tmp_path)
             assert (visit.complaints, visit.strangers()) == ([], [])
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= wide
             papers.add(visit.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            if wide == 360:  # all numbers are on the screen, each with the name of its column
+                cells = visit.page.locator("td[data-label]").evaluate_all(
+                    "all => all.map(one => [one.getBoundingClientRect().right, one.getBoundingClientRect().left])")
+                assert cells
+                assert all(0 <= left < right <= wide for right, left in cells)
             visit.close()
     assert len(papers) == 2
 
@@ -106,7 +122,7 @@ def test_the_page_is_whole_and_nothing_in_it_is_obeyed():
 def test_of_very_many_sentences_both_ends_are_shown_and_said():
     page = pair_page(found_pair_page(count=SHOWN_SENTENCES + 20))
     assert f"{SHOWN_SENTENCES} of {SHOWN_SENTENCES + 20} sentences" in page
-    assert page.count("alert(1)") < 2 * SHOWN_SENTENCES + 20
+    assert page.count("<tr>") < 2 * SHOWN_SENTENCES + 20
 
 
 def test_chance_is_called_chance():
@@ -116,3 +132,12 @@ def test_chance_is_called_chance():
     assert "is better" not in chance
     assert describe_difference(found_pair_page(difference=-2.0), "bleu").startswith("old is better")
     assert "the same" in describe_difference(found_pair_page(difference=0.0), "bleu")
+
+
+def test_rows_link_to_the_pages_of_both_models():
+    result = found_pair_page(count=20)
+    chosen = linked_sentences(result, 2)
+    assert [one["second"] for one in chosen] == ["s0", "s1", "s39", "s38"]
+    page = Reading(pair_page(result, {one["number"]: f"sentences/{one['number'] + 1}.html" for one in chosen}))
+    assert page.names.count("a") == 4
+    assert "look at both" in page.texts

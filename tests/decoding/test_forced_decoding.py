@@ -3,7 +3,7 @@
 import pytest
 import torch
 from refusals import assert_named
-from tiny import TRANSLATING, built
+from tiny import LONGEST, TRANSLATING, built
 from writers import Table, drawn, keyed, logs_of, translator
 
 from regard.decoding import scheduler
@@ -39,6 +39,17 @@ def test_step_by_step_is_all_at_once(name):
             own = model.encode(Tokens.of([source]))
             every = model.decode(Tokens.of([[1, *text]]), own)[0].log_softmax(-1)
         assert logs == pytest.approx([float(every[at, id_]) for at, id_ in enumerate(text)])
+
+
+def test_the_last_token_needs_no_position():
+    """A text may be one token longer than the rest: nothing is predicted from its last token."""
+    model = built(TRANSLATING["untied"])
+    memory, text = model.encode(Tokens.of([[4, 5]])), [3, 4, 5, 6] * (LONGEST // 4)
+    [found] = forced(model, memory, [[1]], [text])
+    with torch.no_grad():
+        every = model.decode(Tokens.of([[1, *text[:-1]]]), memory)[0].log_softmax(-1)
+    assert found == pytest.approx([float(every[at, id_]) for at, id_ in enumerate(text)])
+    assert forced(model, memory, [[1]], [[]]) == [[]]
 
 
 SOURCES, PROMPTS = [[1, 2, 3, 4], [5], [6, 1]], [[1], [1, 3, 4], [2]]

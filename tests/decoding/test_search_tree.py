@@ -64,6 +64,15 @@ def test_results_are_those_of_the_search_and_stand_in_the_tree(seed, vocabulary,
                                                         if one.ids or not one.cut]
         assert [tree.branches[place].ended for place in tree.best] == [not one.cut for one in found
                                                                       if one.ids or not one.cut]
+        assert [tree.branches[place].score for place in tree.best] == [one.score for one in found
+                                                                      if one.ids or not one.cut]
+        for place, branch in enumerate(tree.branches):
+            if branch.ended:
+                length = len(every[place])
+                divisor = {"none": 1.0, "mean": length, 0.6: ((5 + length) / 6) ** 0.6}[penalty]
+                assert branch.score == pytest.approx(branch.total / divisor, abs=1e-9)
+            else:
+                assert branch.score is None or place in tree.best
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -62,6 +62,19 @@ def test_every_picture_is_shown_and_has_words(texts):
     assert sum((DOCS / path).stat().st_size for path in pictures) < LARGEST
 
 
+def test_live_pages_are_made_from_their_traces(texts):
+    """Every frame shows a page that live.py makes, in a view that it has, and says what it is."""
+    made = script("live").pages()
+    shown = [(name, found) for name, text in texts.items() for found in
+             re.findall(r'<iframe class="live" src="([^"#]+)[^"]*"\s+title="[^"]+" loading="lazy"></iframe>', text)]
+    assert len(shown) == sum(text.count("<iframe") for text in texts.values()) > 0
+    for name, source in shown:
+        place = ((DOCS / name).parent / source).resolve()
+        assert (place.parent, place.suffix) == (DOCS / "live", ".html")
+        assert place.stem in made
+    assert all(len(page) < 300_000 for page in made.values())
+
+
 LECTURE = ["Question", "Idea", "Equations", "Symbols and names", "Code", "Picture", "Measured", "Exercises",
            "Further reading"]
 
@@ -85,7 +98,7 @@ def test_every_lecture_has_all_its_parts(texts):
         assert "```text" not in texts[name], f"{name}: an equation that is not typeset"
         assert "| symbol |" in parts["Symbols and names"], name
         assert {block.included for block in blocks(parts["Code"])} == {True, False}, name
-        assert "![" in parts["Picture"], name
+        assert re.search(r'!\[|<iframe class="live"', parts["Picture"]), name
         assert re.search(r"`(?:python benchmarks|regard )|RESULTS", parts["Measured"]), f"{name}: no command"
         exercises = re.split(r"^\d\. ", parts["Exercises"].strip(), flags=re.MULTILINE)[1:]
         assert len(exercises) in (2, 3), name
@@ -146,10 +159,11 @@ def test_the_site_needs_no_network():
 
 
 def test_make_builds_the_site_from_fresh_pages():
-    """Only what make would run: code and reference first, then the builder, which stops at a warning."""
+    """Only what make would run: code, reference and live pages first, then the builder, which stops at a warning."""
     plan = subprocess.run(["make", "-n", "-B", "docs"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert plan.returncode == 0, plan.stderr
-    places = [plan.stdout.index(part) for part in ("docs/included.py", "docs/reference.py", "zensical build")]
+    steps = ("docs/included.py", "docs/reference.py", "docs/live.py", "zensical build")
+    places = [plan.stdout.index(step) for step in steps]
     assert places == sorted(places)
     assert "--strict" in plan.stdout
 
@@ -164,10 +178,11 @@ def site(tmp_path_factory):
         pytest.skip("zensical, of the extra `docs`, is not installed")
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(ROOT / "mkdocs.yml", folder)
-    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("reference", "__pycache__"))
-    (folder / "docs" / "reference").mkdir()
-    for name, text in script("reference").pages().items():
-        (folder / "docs" / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("reference", "live", "__pycache__"))
+    for made, suffix in (("reference", "md"), ("live", "html")):
+        (folder / "docs" / made).mkdir()
+        for name, text in script(made).pages().items():
+            (folder / "docs" / made / f"{name}.{suffix}").write_text(text, encoding="utf-8")
     done = subprocess.run([zensical, "build", "--strict"], cwd=folder, capture_output=True, text=True, timeout=120,
                           env={**os.environ, "PYTHONPATH": str(folder / "docs")})
     assert done.returncode == 0, done.stdout + done.stderr

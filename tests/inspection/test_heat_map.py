@@ -190,3 +190,23 @@ def test_any_words_and_weights_fit_any_width(rows, columns, width, shades, data)
     drawn = [line for line in lines if line.endswith(frame)]
     assert len(drawn) >= len(rows)
     assert len({heat.cell_len(line) for line in drawn[-len(rows):]}) == 1
+
+
+def test_a_row_that_would_be_blank_has_shades_of_its_own():
+    """The first token of a causal map has weight 1, and the weights of late ones are all small."""
+    weights = [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [0.1, 0.05, 0.02, 0.0]]
+    lines = heat_map(weights, ["a", "b", "c"], ["w", "x", "y", "z"], width=80, shades=ASCII)
+    assert body(lines) == ["##         ", "## ##      ", "## :: ..   "]
+    legend = " ".join(lines)
+    assert [part in legend for part in ('"." 25%', '"#" 100%', "each row", "from 0 to 1")] == [True] * 4
+    weights[2] = [0.2, 0.1, 0.0, 0.0]  # visible on the scale of the map
+    lines = heat_map(weights, ["a", "b", "c"], ["w", "x", "y", "z"], width=80, shades=ASCII)
+    assert body(lines) == ["##         ", ":: ::      ", "..         "]
+    assert "%" not in " ".join(lines)
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_no_row_with_a_weight_is_blank(weights):
+    lines = heat_map(weights, ["w"] * len(weights), ["a", "b", "c"], shades=ASCII)
+    for row, cells in zip(weights, body(lines), strict=True):
+        assert (not cells.strip()) == (max(row) == 0)

@@ -118,7 +118,7 @@ def test_an_image_is_a_grid(name):
     trace = watched(model, torch.randn(2, model.patches.channels, *model.patches.size, dtype=torch.float64)).trace(1)
     side = trace.sides["image"]
     assert (side.grid, side.lead) == {"class": ((2, 3), 1), "no token": ((4, 4), 0)}[name]
-    assert side.tokens[0] == {"class": "[class]", "no token": "1, 1"}[name]
+    assert side.tokens[0] == {"class": "[class]", "no token": "1,1"}[name]
     assert trace.attentions[0].queries == "image"
 
 

@@ -17,6 +17,8 @@ from regard.inspection.trace_format import (
     GeneratedTokens,
     SearchNode,
     TracedAttention,
+    TracedImage,
+    TracedInfluence,
     TracedSearch,
     TraceSide,
 )
@@ -90,18 +92,20 @@ def test_looks_round_trip(tmp_path, name):
 
 
 def test_everything_else_round_trips(tmp_path):
-    image = TraceSide(tuple(map(str, range(7))), grid=(2, 3), lead=1)
-    nodes = (SearchNode(-1, "a", -0.5, -0.5, False, True), SearchNode(-1, "</s>", -2.0, -2.0, True, False),
+    image = TraceSide(tuple(map(str, range(7))), grid=(2, 3), lead=1,
+                      image=TracedImage(2, 3, 3, bytes(range(0, 252, 14))))
+    nodes = (SearchNode(-1, "a", -0.5, -0.5, False, True), SearchNode(-1, "</s>", -2.0, -2.0, True, False, -2.0),
              SearchNode(0, "b", -0.25, -0.75, False, False))
     trace = Trace({"source": SOURCE, "target": TARGET, "x-image": image},
                   (TracedAttention("decoder.0.cross", "target", "source", WeightMatrix(numbers(H, n, N)), 0, "cross"),
                    TracedAttention("own", "target", "target", WeightMatrix(numbers(1, n, n)))),
                   "a title", "a model", GeneratedTokens("target", (-1.0, -0.5, -2.0, 0.0, -0.25), -0.75),
                   AlignmentPointer(0, 3, 1),
-                  TracedSearch(2, nodes, (2, 1), 7))
+                  TracedSearch(2, nodes, (2, 1), 7, "mean"),
+                  TracedInfluence("target", "source", ((0, 1), (2,), (3, 4, 5)), ((0.25, None, -1.5),) * 5))
     trace.save(tmp_path / "a.safetensors")
     read = Trace.load(str(tmp_path / "a.safetensors"))
-    for part in ("sides", "title", "model", "written", "alignment", "search"):
+    for part in ("sides", "title", "model", "written", "alignment", "search", "influence"):
         assert getattr(read, part) == getattr(trace, part)
     for one, other in zip(read.attentions, trace.attentions, strict=True):
         assert replace(one, look=other.look).__dict__ == other.__dict__
@@ -178,6 +182,31 @@ BAD = {
     "no beam": (GOOD | {"search": TracedSearch(0, (), ())}, '"beams" in [search]'),
     "its own parent": (GOOD | {"search": TracedSearch(1, (SearchNode(0, "a", 0.0, 0.0, False, True),), ())},
                        '"parent" in [search.nodes[0]]: expected an earlier node or -1, but got 0'),
+    "influence of an unknown side": (GOOD | {"influence": TracedInfluence("target", "sources", (), ((),) * 5)},
+                                     '"columns" in [influence]: there is no side "sources"'),
+    "influence on fewer tokens": (GOOD | {"influence": TracedInfluence("target", "source", (), ((),) * 4)},
+                                  '"values" in [influence]: expected a row for each of the 5 tokens'),
+    "influence of a token that is not there": (
+        GOOD | {"influence": TracedInfluence("target", "source", ((6,),), ((0.0,),) * 5)},
+        '"tokens"[0] in [influence]'),
+    "influence of no token": (
+        GOOD | {"influence": TracedInfluence("target", "source", ((),), ((0.0,),) * 5)}, '"tokens"[0] in [influence]'),
+    "influence without a number": (
+        GOOD | {"influence": TracedInfluence("target", "source", ((0,), (1,)), ((0.0,),) * 5)},
+        '"values"[4] in [influence]: expected a number for each of the 2 columns'),
+    "an infinite influence": (
+        GOOD | {"influence": TracedInfluence("target", "source", ((0,),), ((torch.inf,),) * 5)},
+        '"values"[0] in [influence]: expected finite'),
+    "an image without a grid": ({"sides": {"a": TraceSide(("b",), image=TracedImage(1, 1, 1, b"x"))}},
+                                '"image" in [sides.a]: expected a grid'),
+    "an image of two channels": (
+        {"sides": {"a": TraceSide(("b",), grid=(1, 1), image=TracedImage(1, 1, 2, b"xy"))}}, "1 × 1 × 2"),
+    "an image of other bytes": (
+        {"sides": {"a": TraceSide(("b",), grid=(1, 1), image=TracedImage(2, 2, 1, b"xyz"))}},
+        '"pixels" in [sides.a.image]: expected 2 × 2 × 1 bytes, but there are 3'),
+    "a score of nothing": (
+        GOOD | {"search": TracedSearch(1, (SearchNode(-1, "a", 0.0, 0.0, True, False, torch.nan),), ())},
+        '"score" in [search.nodes[0]]'),
     "best of nothing": (GOOD | {"search": TracedSearch(1, (), (0,))}, "there are 0 nodes"),
 }
 

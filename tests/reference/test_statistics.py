@@ -76,3 +76,18 @@ def test_how_well_links_foretell_by_hand():
     agreed = (1 + (1 + 1) / (2 + 2)) / (2 + 1)  # one of two links is the same, and so is x in one of two
     alone = (0 + (0 + 1) / (2 + 2)) / (2 + 1)
     assert held_out_log_likelihood(sentences) == pytest.approx((2 * math.log(agreed) + math.log(alone)) / 3)
+
+
+def test_influence_by_hand():
+    """Two targets: one is as probable as the source is long, the other only where there is a 7."""
+    def logs(source):
+        return [-1.0 / len(source), 0.0 if 7 in source else -4.0]
+
+    values = statistics.influence(logs, [5, 7, 6, 7], [[0], [1, 3], [2]])
+    assert values.tolist() == [pytest.approx([1 / 3 - 1 / 4, 1 / 2 - 1 / 4, 1 / 3 - 1 / 4]), [0.0, 4.0, 0.0]]
+    assert statistics.without_effect(values, 0.15) == [0, 2]
+    assert statistics.without_effect(values, 1 / 3 - 1 / 4) == []  # a change of just this size is an effect
+    first, second = statistics.influence_shares(values - [[0, 0, 1], [0, 0, 0]], 0.3).tolist()
+    assert first == pytest.approx([1 / 4, 3 / 4, 0.0])  # 1/12 and 3/12; what is negative has no share
+    assert second == [0.0, 1.0, 0.0]
+    assert statistics.influence_shares(values, 0.5).tolist() == [[0.0] * 3, [0.0, 1.0, 0.0]]

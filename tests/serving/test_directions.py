@@ -182,3 +182,37 @@ def test_a_direction_that_nothing_serves_is_refused_with_those_that_there_are(se
     for source, target in (("de", "en"), ("fr", "de"), ("en", "it"), ("xx", "fr")):
         found = ask(served.address, "/translate", {"q": TEXT, "source": source, "target": target})
         assert (found.status, "en-fr, fr-en, en-de, it-en" in found.json["error"]) == (400, True)
+
+
+# Threads
+
+def test_only_the_engines_compute_with_several_threads(tmp_path, monkeypatch):
+    """OpenMP keeps a pool for each thread that ever used several, and all pools become slow together."""
+    import regard.serving.models as served_models
+
+    found, load = dict[str, int](), served_models.load
+
+    def watched(folder, **options):
+        found["loading"] = torch.get_num_threads()
+        return load(folder, **options)
+
+    monkeypatch.setattr(served_models, "load", watched)
+    monkeypatch.setattr(EngineCore, "run", lambda core: found.setdefault("engine", torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        folder = save_translator(tmp_path / "one", "en", "fr")
+        for models, expected in (([folder], 4), ([folder, save_translator(tmp_path / "two", "fr", "en")], 2)):
+            found.clear()
+            server = BackgroundServer(models)
+            for one in server.context.catalog.models:
+                one.engine._thread.join(30)
+            assert found == {"loading": 1, "engine": expected}
+            assert torch.get_num_threads() == 4
+            context = server.context
+            assert context.inspection_pool.submit(torch.get_num_threads).result() == 1
+            assert context.file_pool.submit(torch.get_num_threads).result() == 1
+            context.close()
+            server._socket.close()
+    finally:
+        torch.set_num_threads(before)

@@ -120,9 +120,11 @@ def test_the_attention_page_shows_exactly_the_translation_that_was_chosen(addres
                        (other, trace_forced(task, TEXT, other))):
         trace = shown_trace(address, translation=text)
         assert trace["sides"]["target"]["tokens"] == list(want.sides["target"].tokens)
+        assert len(trace["influence"]["values"]) == len(want.sides["target"].tokens)
         for table, one in zip(trace["attentions"], want.attentions, strict=True):
-            values = np.frombuffer(base64.b64decode(table["data"]["values"]), "<f4")
-            assert values == pytest.approx(one.look.weights().numpy().ravel(), abs=1e-5)
+            upper = np.frombuffer(base64.b64decode(table["data"]["values"]), "u1").reshape(-1, 3)  # of four bytes
+            values = np.pad(upper, ((0, 0), (1, 0))).view("<f4").ravel()
+            assert values == pytest.approx(one.look.weights().numpy().ravel(), abs=2e-5)
     wrong = ask(address, "/api/v1/look", {"text": TEXT, "source": "en", "target": "fr", "translation": other,
                                           "choice": 1})
     assert (wrong.status, "choice" in wrong.json["error"]) == (400, True)

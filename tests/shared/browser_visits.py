@@ -6,7 +6,7 @@ import time
 from urllib.parse import urlencode
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-VIEWS = ("alignment", "heads", "tree", "what-if", "long", "pair")
+VIEWS = ("read", "heads", "search", "try", "compare", "map")
 
 
 _shared = {"users": 0}

@@ -7,6 +7,7 @@ it wrote is kept by the system without syncing, so that these tests need not wai
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,6 +257,25 @@ def test_two_at_the_same_time(tmp_path):
     assert folder.load(target, contents)[0] in "0123"
     assert_users_files(target)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_that_another_process_replaces_while_it_is_checked(tmp_path, monkeypatch):
+    """Without an atomic exchange the folder has another name for a moment; a save that begins then goes on."""
+    target, read_manifest, aside = first(tmp_path, "a"), folder.read_manifest, tmp_path / "aside"
+
+    def read_while_replaced(path):
+        if aside.exists():
+            return read_manifest(path)
+        os.rename(target, aside)
+        try:
+            return read_manifest(path)
+        finally:
+            shutil.copytree(aside, target, symlinks=True)  # a new folder, as after a save
+
+    monkeypatch.setattr(folder, "read_manifest", read_while_replaced)
+    save(target, "b")
+    assert folder.load(target, contents)[0] == "b"
+    assert_users_files(target)
 
 
 @pytest.mark.thorough

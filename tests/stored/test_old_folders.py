@@ -1,7 +1,8 @@
 """Folders that earlier versions wrote keep loading, and an interrupted training of theirs resumes.
 
 `models.zip` has a small model of each task, `interrupted.zip` a training that Ctrl-C stopped in step 11 of 20. They
-were written before the config keys were renamed.
+were written before the config keys were renamed. `trace.safetensors` is a trace from before traces had an influence and
+scores of the search.
 """
 
 import json
@@ -17,6 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 import regard
+from regard.inspection.page.document import page_html
+from regard.inspection.trace import Trace
 from regard.training.config import TrainingConfig
 
 HERE = Path(__file__).parent
@@ -92,3 +95,12 @@ def test_an_interrupted_training_resumes(folders):
     assert max(steps) == 20
     with pytest.warns(FutureWarning, match="is now"):  # the best model is still the one of step 10
         assert regard.load(place / "model").translate([SENTENCE])[0].text is not None
+
+
+def test_an_old_trace_opens(tmp_path):
+    trace = Trace.load(HERE / "trace.safetensors")
+    assert (trace.influence, trace.search.ranked_by, trace.search.nodes[-1].score) == (None, None, None)
+    assert [one.name for one in trace.attentions] == ["encoder.0.self", "decoder.0.self", "decoder.0.cross"]
+    assert "Le chat noir dort." in page_html([trace])
+    trace.save(tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (HERE / "trace.safetensors").read_bytes()

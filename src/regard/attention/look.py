@@ -39,7 +39,9 @@ from regard.position.bias import Bias
 
 MAX_MAP_CELLS, MAX_MAPS, MAPS_PER_ROW, MAP_PIXELS = 96, 16, 8, 96
 """Of a drawing in a notebook: cells in a row of a map, maps, maps in a row, and the size of a map."""
-NOT_FINITE_COLOUR = (255, 122, 198)
+PAPER, ACCENT, INK, NOT_FINITE_COLOUR = (251, 250, 247), (11, 98, 93), (31, 29, 26), (255, 122, 198)
+ACCENT_SHARE = 0.7
+"""Maps go from the paper (0) through the accent at this share of the largest weight to ink."""
 
 
 class Peaks(NamedTuple):
@@ -147,7 +149,7 @@ def look_html(look: Look) -> str:
     leading = maps.shape[:-2]
     numbers = list(itertools.islice(itertools.product(*map(range, leading)), MAX_MAPS)) if maps.numel() else []
     high = max([0.0, *(float(maps[number].nan_to_num(0.0, 0.0, 0.0).max()) for number in numbers)])
-    notes = [f"{n_queries:,} queries (rows) × {n_keys:,} keys (columns), weights from 0 (white) to {high:.3g} (black)",
+    notes = [f"{n_queries:,} queries (rows) × {n_keys:,} keys (columns), weights from 0 (paper) to {high:.3g} (ink)",
              *([f"each cell is the mean of {size} × {size} weights"] if size > 1 else []),
              *([f"the first {len(numbers)} of {leading.numel():,} maps"] if 0 < len(numbers) < leading.numel() else [])]
     side = MAP_PIXELS / max(*maps.shape[-2:], 1)
@@ -169,9 +171,12 @@ def look_html(look: Look) -> str:
 
 
 def _map_png(weights: Tensor, high: float) -> bytes:
-    """The weights (r, c) as a PNG of r × c pixels: white is 0, black is `high`, and pink is not finite."""
-    shade = (255 * (1 - (weights / (high or 1.0)).nan_to_num(0.0, 0.0, 0.0).clamp(0, 1))).round().to(torch.uint8)
-    pixels = torch.where(weights.isfinite().unsqueeze(-1), shade.unsqueeze(-1), torch.tensor(NOT_FINITE_COLOUR))
+    """The weights (r, c) as a PNG of r × c pixels: the paper is 0, ink is `high`, and pink is not finite."""
+    share = (weights / (high or 1.0)).nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).unsqueeze(-1)
+    paper, accent, ink = (torch.tensor(colour, dtype=torch.float32) for colour in (PAPER, ACCENT, INK))
+    shades = torch.where(share < ACCENT_SHARE, torch.lerp(paper, accent, share / ACCENT_SHARE),
+                         torch.lerp(accent, ink, (share - ACCENT_SHARE) / (1 - ACCENT_SHARE)))
+    pixels = torch.where(weights.isfinite().unsqueeze(-1), shades.round(), torch.tensor(NOT_FINITE_COLOUR))
     rows = b"".join(b"\0" + bytes(row) for row in pixels.to(torch.uint8).flatten(1).tolist())
     header = struct.pack(">IIBBBBB", weights.shape[1], weights.shape[0], 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))

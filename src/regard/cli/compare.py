@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from regard.comparison.memory import MemoryResult
+    from regard.comparison.pairwise import NamedTranslator
     from regard.comparison.runs import RunReporter
     from regard.comparison.settings import ComparisonSettings, RoadStep
 
@@ -55,6 +56,8 @@ DEFAULT_BEAM_SIZE = 5
 """The default beam size for models that are already trained."""
 SHOWN_SENTENCES = 3
 """Sentences that are printed from each end of the list."""
+SENTENCE_PAGES = "sentences"
+"""The folder of the pages that rows of the comparison link to."""
 MIN_WIDTH, MEMORY_PANEL = 40, "Memory tasks"
 
 
@@ -301,7 +304,7 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | N
             saved = runs.ComparisonFolder(folder)
             results = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
             saved.write(runs.RESULTS_FILE, results)
-            saved.write(runs.PAGE_FILE, pair_page(found))
+            saved.write(runs.PAGE_FILE, pair_page(found, _write_sentence_pages(folder, found, (first, second), beam)))
     except ValueError as error:
         fail(str(error))
     if as_json:
@@ -310,6 +313,29 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], output: str | N
         draw_pair(found, sys.stdout)
         if folder is not None:
             write_line(str(folder / runs.PAGE_FILE))
+
+
+def _write_sentence_pages(folder: Path, found: dict[str, Any], models: "Sequence[NamedTranslator]",
+                          beam: int) -> dict[int, str]:
+    """Write a page of both models for each sentence that is linked, and return their addresses by its number."""
+    from regard.comparison.pages import linked_sentences
+    from regard.inspection.page.document import page_html
+    from regard.storage.filesystem import write_file
+    from regard.tasks.traces import INFLUENCE_LIMIT, trace_translation
+
+    if not all(task.attends for _, task in models):
+        return {}
+    pages = dict[int, str]()
+    for one in linked_sentences(found):
+        try:
+            traces = [trace_translation(task, one["source"], beams=beam, name=name, influence_limit=INFLUENCE_LIMIT)
+                      for name, task in models]
+        except ValueError:  # a blank source, or a model that generates nothing for it
+            continue
+        (folder / SENTENCE_PAGES).mkdir(exist_ok=True)
+        pages[one["number"]] = f"{SENTENCE_PAGES}/{one['number'] + 1}.html"
+        write_file(folder / pages[one["number"]], page_html(traces).encode())
+    return pages
 
 
 def _model_names(folders: Sequence[str]) -> list[str]:

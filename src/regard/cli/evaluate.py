@@ -278,7 +278,7 @@ def _evaluate_classifier(task: "Classifier", data: Sequence[str], batch_tokens: 
     from regard.tasks.evaluation import evaluate_classifier
 
     if isinstance(task.config, VisionConfig):
-        images, labels = _read_images(task, data)
+        images, labels = read_images(task, data)
         found = evaluate_classifier(task, images, labels)
     else:
         log = ReadLog()
@@ -346,7 +346,7 @@ def _draw_confusion(scores: "LabelScores", file: str) -> None:
     write_file(Path(file), picture, overwrite=False)
 
 
-def _read_images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list[str]]":
+def read_images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list[str]]":
     """The bytes of all images, and their labels."""
     import torch
 

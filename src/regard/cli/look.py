@@ -3,8 +3,10 @@
     regard look MODEL TEXT                      a model on a text
     regard look MODEL TEXT --with OTHER         two models on one text
     regard look trace.safetensors [OTHER]       saved traces
+    regard look MODEL --heads DATA              what each head does, over many sentences
 
-`regard.tasks.traces` makes the traces. An output file must be new. The address of a served page is printed on stdout.
+`regard.tasks.traces` makes the traces, `regard.tasks.heads` measures the heads. An output file must be new. The address
+of a served page is printed on stdout.
 """
 
 import os
@@ -13,8 +15,9 @@ import threading
 import webbrowser
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,20 +31,27 @@ from regard.cli.options import (
     TASK_NOUNS,
     ColumnsOption,
     DeviceOption,
+    JsonReportOption,
     ToOption,
     announce_terminal_input,
     beam_option,
+    choose_target,
     complete_names,
     open_task,
     with_examples,
 )
-from regard.cli.output import fail, say, write_line
+from regard.cli.output import ProgressMeter, fail, say, say_notes, write_json, write_line
 from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
     from regard.inspection.page.server import WhatIfRequest
     from regard.inspection.trace import Trace
+    from regard.tasks.completer import Completer
+    from regard.tasks.heads import HeadReport
+    from regard.tasks.influence import Influence
+    from regard.tasks.labeller import Labeller
     from regard.tasks.task import Task
+    from regard.tasks.translator import Translator
 
 LOOK_TASKS = ("Translator", "Completer", "Filler", "Classifier", "Labeller", "Embedder")
 DEFAULT_BEAMS = {"Translator": 5, "Completer": 1}
@@ -49,6 +59,10 @@ DEFAULT_BEAMS = {"Translator": 5, "Completer": 1}
 PAGE_ENDINGS, PICTURE_ENDINGS, TRACE_ENDINGS = (".html", ".htm"), (".png", ".svg", ".pdf"), (".safetensors",)
 MAX_MAP_WORDS = 60
 """Rows and columns of a map in the terminal."""
+MAX_SHOWN_PIXELS = 800
+"""Height and width of an image in a picture."""
+MAX_WINDOW_CHARACTERS = 16_384
+"""More characters than a window of a language model holds."""
 LARGE_MAP = 4000 ** 2
 """With more weights in one head, writing a file takes a noticeable time."""
 
@@ -57,8 +71,8 @@ LARGE_MAP = 4000 ** 2
     regard look model "The black cat sleeps."              # in the browser
     regard look model "The black cat sleeps." -o cat.png   # or .html, .svg, .pdf
     regard look model "The black cat sleeps." --with other-model
-    regard look trace.safetensors                          # saved from Python
     regard look model tracks.csv                           # agents from above
+    regard look model --heads test.tsv                     # what each head does
 """)
 def look(
     subject: Annotated[str, typer.Argument(
@@ -82,6 +96,14 @@ def look(
         "--frame", metavar="X", rich_help_panel=DATA_PANEL, show_default="the last whose future is in the file",
         help="Last frame of tracks that is observed.")] = None,
     columns: ColumnsOption = None,
+    heads: Annotated[list[str] | None, typer.Option(
+        "--heads", metavar="DATA", rich_help_panel=DATA_PANEL, show_default=False,
+        help="Instead of one text, measure what each head does on test data as for regard evaluate: the places that it "
+        "attends to, and the rise of the loss without it. Prints a table, and stores it in the model folder. Repeat "
+        "for several files.")] = None,
+    sentences: Annotated[int | None, typer.Option(
+        "--sentences", metavar="N", min=1, rich_help_panel=DATA_PANEL, show_default="200",
+        help="Number of sentences of --heads, the first ones of the data.")] = None,
     joint: Annotated[bool, typer.Option(
         "--joint", rich_help_panel=OUTPUT_PANEL, help="Show futures of the whole scene of tracks.")] = False,
     device: DeviceOption = AUTO_DEVICE,
@@ -94,6 +116,10 @@ def look(
         autocompletion=complete_names("map", "heads", "entropy", "patches"),
         help="Kind of picture: map (one attention map), heads (all heads), entropy (of every head), or patches "
         "(over an image).")] = None,
+    influence: Annotated[bool | None, typer.Option(
+        "--influence/--no-influence", rich_help_panel=OUTPUT_PANEL, show_default="for at most 64 words",
+        help="Compute what each word of the input changes if it is left out. In a long text, groups of neighbouring "
+        "words are left out.")] = None,
     terminal: Annotated[bool, typer.Option(
         "--terminal", rich_help_panel=OUTPUT_PANEL, help="Print one attention map in the terminal.")] = False,
     browser: Annotated[bool, typer.Option(
@@ -101,36 +127,46 @@ def look(
     port: Annotated[int, typer.Option(
         "--port", metavar="N", min=0, max=65535, rich_help_panel=OUTPUT_PANEL,
         help="Port of the page; 0 chooses a free one.")] = 0,
+    as_json: JsonReportOption = False,
 ) -> None:
     """Show what a model attends to.
 
     Opens a page in the browser, served to this machine only until you press Ctrl-C. On the page you can explore all
     layers and heads, and try "what if": change a word, set a prefix, choose another result. With --terminal or -o the
-    attention is printed or written to a file instead.
+    attention is printed or written to a file instead. --heads measures all heads over many sentences.
     """
     try:
+        if heads:
+            given_options = (given, other, target, beam, max_length, frame, columns, output, view, influence)
+            if given_options != (None,) * len(given_options) or joint or terminal:
+                fail("With --heads only --sentences, --to, --device and --json have an effect. Leave out the others.")
+            _look_at_heads(subject, heads, sentences, to, device, as_json)
+            return
+        if as_json or sentences is not None:
+            fail("--json and --sentences are for --heads. Leave them out, or add --heads DATA.")
         _check_output(output, view)
         if _is_model(subject) and _forecasts(subject):
-            if (other, target, beam, max_length, to, view) != (None,) * 6:
-                fail("--with, --target, --to, --beam, --max-length and --view have no effect on a forecaster of "
-                     "tracks. Leave them out.")
+            if (other, target, beam, max_length, to, view, influence) != (None,) * 7:
+                fail("--with, --target, --to, --beam, --max-length, --view and --influence have no effect on a "
+                     "forecaster of tracks. Leave them out.")
             _look_at_tracks(subject, given, frame, columns, joint, device, output, terminal or output == "-", browser)
             return
         if (frame, columns, joint) != (None, None, False):
             fail("--frame, --columns and --joint are for a forecaster of tracks. Leave them out.")
         if _is_model(subject):
-            traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device, to)
+            traces, what_if = _trace_models(subject, other, given, target, beam, max_length, device, to, influence)
         else:
-            if (other, target, beam, max_length, to) != (None, None, None, None, None):
-                fail("--with, --target, --to, --beam and --max-length need a model folder, not a trace. To show two "
-                     "traces side by side, give both files.")
+            if (other, target, beam, max_length, to, influence) != (None,) * 6:
+                fail("--with, --target, --to, --beam, --max-length and --influence need a model folder, not a trace. "
+                     "To show two traces side by side, give both files.")
             traces, what_if = [_load_trace(name) for name in (subject, given) if name is not None], None
         if not all(trace.attentions for trace in traces):
             fail("There is no attention to show: the model or trace has no attention layer.")
         if terminal or output == "-":
             _print_maps(traces)
         elif output is not None:
-            _write_traces(traces, output, file=None if _is_model(subject) else subject, view=view)
+            image = given if _is_model(subject) and traces[0].sides.get("image") is not None else None
+            _write_traces(traces, output, file=None if _is_model(subject) else subject, view=view, image=image)
         else:
             _serve_page(traces, what_if, port, browser)
     except ValueError as error:
@@ -230,8 +266,8 @@ def _load_trace(name: str) -> "Trace":
 
 
 def _trace_models(folder: str, other: str | None, given: str | None, target: str | None, beam: int | None,
-                  max_length: int | None, device: str,
-                  to: str | None) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
+                  max_length: int | None, device: str, to: str | None,
+                  influence: bool | None) -> "tuple[list[Trace], Callable[[WhatIfRequest], Trace] | None]":
     """The traces of one or two models, and the function that answers "what if"."""
     if given is None:
         fail(f"{escape_unprintable(folder)}: Give a text (or an image): regard look {escape_unprintable(folder)} TEXT")
@@ -242,16 +278,26 @@ def _trace_models(folder: str, other: str | None, given: str | None, target: str
     for name, task in zip(names, tasks, strict=True):
         _check_task_options(name, task, target, beam, max_length, to)
     tasks = [task.into(to) if isinstance(task, Translator) else task for task in tasks]
+    limit = _influence_limit(influence)
     if any(_reads_images(task) for task in tasks):
         if not all(map(_reads_images, tasks)):
             fail("One model takes images and the other text. Give two models with the same kind of input.")
-        return [_trace_image_file(task, given, name) for task, name in zip(tasks, names, strict=True)], None
+        return [_trace_image_file(task, given, name, limit) for task, name in zip(tasks, names, strict=True)], None
     text = _read_text(given)
-    tracers = [partial(_trace_text, task, _model_name(name), beam, max_length)
+    tracers = [partial(_trace_text, task, _model_name(name), beam, max_length, limit)
                for task, name in zip(tasks, names, strict=True)]
     traces = [tracer(text, target=target) for tracer in tracers]
     return traces, lambda request: tracers[request.trace](request.text, prefix=request.prefix, choice=request.choice,
                                                           beams=request.beams)
+
+
+def _influence_limit(influence: bool | None) -> int:
+    """The number of words up to which the influence of each is computed."""
+    from regard.tasks.traces import INFLUENCE_LIMIT
+
+    if influence is None:
+        return INFLUENCE_LIMIT
+    return sys.maxsize if influence else 0
 
 
 def _check_task_options(name: str, task: "Task", target: str | None, beam: int | None, max_length: int | None,
@@ -267,7 +313,7 @@ def _check_task_options(name: str, task: "Task", target: str | None, beam: int |
         fail("--beam has no effect with --target: nothing is searched. Leave one of them out.")
 
 
-def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | None, text: str, *,
+def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | None, limit: int, text: str, *,
                 target: str | None = None, prefix: str = "", choice: int = 0, beams: int | None = None) -> "Trace":
     """The trace of a model on a text."""
     from regard.tasks import traces
@@ -280,16 +326,17 @@ def _trace_text(task: "Task", name: str, beam: int | None, max_length: int | Non
     beams = beams or beam or DEFAULT_BEAMS.get(type(task).__name__, 1)
     if isinstance(task, Translator):
         if target is not None:
-            return traces.trace_forced(task, text, target, name=name)
+            return traces.trace_forced(task, text, target, name=name, influence_limit=limit)
         return traces.trace_translation(task, text, beams=max(beams, choice + 1), choice=choice, prefix=prefix,
-                                        name=name)
+                                        name=name, influence_limit=limit)
     if isinstance(task, Completer):
-        return traces.trace_completion(task, text + prefix, max_length=max_length or 0, beams=beams, name=name)
+        return traces.trace_completion(task, text + prefix, max_length=max_length or 0, beams=beams, name=name,
+                                       influence_limit=limit)
     assert isinstance(task, Filler | Classifier | Labeller | Embedder)
-    return traces.trace_input(task, text, name=name)
+    return traces.trace_input(task, text, name=name, influence_limit=limit)
 
 
-def _trace_image_file(task: "Task", path: str, name: str) -> "Trace":
+def _trace_image_file(task: "Task", path: str, name: str, limit: int) -> "Trace":
     import torch
 
     from regard.data.images import ImageShape, read_pixels, scale_pixels
@@ -304,7 +351,17 @@ def _trace_image_file(task: "Task", path: str, name: str) -> "Trace":
     image = scale_pixels(torch.tensor(pixels)).to(task.device)
     best = task.classify(image.unsqueeze(0))[0][0]
     title = f"{Path(path).name}: {best.name}, {100 * best.probability:.1f}%"
-    return trace_image(task, image, title=title, name=_model_name(name))
+    return trace_image(task, image, title=title, name=_model_name(name), influence_limit=limit)
+
+
+def _shown_pixels(path: str) -> Any:
+    """The pixels (C, H, W) of an image file in its own proportions and colours, at most MAX_SHOWN_PIXELS high and wide.
+    """
+    from regard.data.images import ImageShape, read_image_shape, read_pixels
+
+    height, width, channels = read_image_shape(path)
+    share = min(1.0, MAX_SHOWN_PIXELS / max(height, width))
+    return read_pixels(path, ImageShape(max(1, round(share * height)), max(1, round(share * width)), channels))
 
 
 def _reads_images(task: "Task") -> bool:
@@ -340,12 +397,14 @@ def _model_name(folder: str) -> str:
     return Path(os.path.abspath(folder)).name
 
 
-def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, view: str | None) -> None:
+def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, view: str | None,
+                  image: str | None = None) -> None:
     """Write a page, a picture or a trace, by the ending of the name.
 
     Args:
         file: the trace file that is shown, if it is one.
         view: the kind of picture.
+        image: the image file that the model read, if it reads images.
     """
     from regard.storage.filesystem import write_file
 
@@ -364,9 +423,11 @@ def _write_traces(traces: "Sequence[Trace]", output: str, *, file: str | None, v
         traces[0].save(output)
     else:
         from regard.inspection.pictures.canvas import render_figure
-        from regard.inspection.pictures.maps import trace_picture
+        from regard.inspection.pictures.maps import trace_picture, trace_views
 
-        picture = render_figure(trace_picture(traces[0], view), ending.removeprefix("."))
+        shown = trace_views(traces[0])[0] if view is None else view
+        pixels = _shown_pixels(image) if image is not None and shown == "patches" else None
+        picture = render_figure(trace_picture(traces[0], shown, image=pixels), ending.removeprefix("."))
         write_file(Path(output), picture, overwrite=False)
 
 
@@ -389,6 +450,49 @@ def _print_maps(traces: "Sequence[Trace]") -> None:
         weights = found.weights(MAX_MAP_WORDS)
         terminal.beside([heat_map(weights, found.rows[:MAX_MAP_WORDS], found.columns[:MAX_MAP_WORDS],
                                   width=terminal.width, shades=terminal.shades)])
+        if trace.influence is not None:
+            _print_influence(trace, terminal)
+
+
+def _print_influence(trace: "Trace", terminal: Terminal) -> None:
+    """Print the words without effect, and for each output word the input word that it depends on most."""
+    from regard.tasks.influence import traced_influence
+
+    found = traced_influence(trace)
+    assert found is not None
+    assert trace.influence is not None
+    if bool(found.values.isnan().all()):  # such as a text of one word, after which nothing comes
+        return
+    if trace.sides[trace.influence.columns].grid is not None:
+        terminal.heading("Influence (what changes if a patch is made grey)")
+        terminal.text(f"No effect: {len(found.without_effect)} of {len(found.words)} patches.")
+    else:
+        terminal.heading("Influence (what changes if an input word is left out)")
+        _print_words_without_effect(found, trace.influence.rows, terminal)
+    strongest = [(target, found.words[number], float(found.values[row, number]))
+                 for row, (target, number) in enumerate(zip(found.targets, found.strongest(), strict=True))
+                 if number is not None][:MAX_MAP_WORDS]
+    if strongest:
+        rows = [(escape_unprintable(target), escape_unprintable(word), f"{value:.1f} nats")
+                for target, word, value in strongest]
+        rows.insert(0, ("output", "depends most on", "it adds"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        terminal.beside([["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                          for row in rows]])
+
+
+def _print_words_without_effect(found: "Influence", rows: str, terminal: Terminal) -> None:
+    """Print a line of the words that change nothing; `rows` is the side of the output."""
+    from regard.tasks.influence import MIN_EFFECT
+
+    without = [escape_unprintable(word) for word in found.without_effect]
+    if not without:
+        terminal.text("Every word has an effect.")
+        return
+    changed = {"labels": "every other label", "label": "the label", "text": "every later word"}
+    it = "it" if len(without) == 1 else "one of them"
+    terminal.text(f"No effect: {', '.join(without)}. Leaving {it} out changes {changed.get(rows, 'every output word')} "
+                  f"by less than {MIN_EFFECT:g} nats.")
 
 
 def _serve_page(traces: "Sequence[Trace]", what_if: "Callable[[WhatIfRequest], Trace] | None", port: int,
@@ -416,3 +520,139 @@ def _serve_page(traces: "Sequence[Trace]", what_if: "Callable[[WhatIfRequest], T
 def _open_browser(address: str) -> None:
     if not webbrowser.open(address):
         say("No browser found. Open the address above yourself.")
+
+
+def _look_at_heads(folder: str, files: Sequence[str], sentences: int | None, to: str | None, device: str,
+                   as_json: bool) -> None:
+    """Measure the heads of a model, print them, and store them in its folder."""
+    from regard.storage.filesystem import FolderError
+    from regard.tasks.heads import DEFAULT_SENTENCES, measure_heads
+    from regard.tasks.translator import Translator
+
+    if not _is_model(folder):
+        fail(f"{escape_unprintable(folder)}: --heads needs a model folder, not a trace.")
+    task = open_task(folder, device, *LOOK_TASKS[:-1])
+    if to is not None and not isinstance(task, Translator):
+        fail(f"{escape_unprintable(folder)}: --to needs a translator, but this model is "
+             f"{TASK_NOUNS[type(task).__name__]}.")
+    count = sentences or DEFAULT_SENTENCES
+    task, data = _read_examples(task, files, count, to)
+    if not any(len(one) for one in data):
+        fail(f"{escape_unprintable(', '.join(files))}: There is nothing to read in this data.")
+    meter = ProgressMeter(sys.stderr)
+
+    def progress(done: int, total: int) -> None:
+        meter.total = total
+        meter.show(done)
+
+    found = measure_heads(task, data, sentences=count, name=", ".join(Path(file).name for file in files),
+                          progress=progress)
+    meter.clear()
+    if as_json:
+        write_json(found.table())
+    else:
+        _draw_heads(found, Terminal.of(sys.stdout))
+    try:
+        say(f"Stored in {found.save(folder)}")
+    except (FolderError, OSError) as error:  # a folder that is read-only, or was not saved by regard
+        say(f"Note: The heads are not stored with the model: {error}")
+
+
+def _read_examples(task: "Task", files: Sequence[str], count: int, to: str | None) -> "tuple[Task, Any]":
+    """The task, for a translator that of the target language, and the first examples of the data in its form."""
+    from regard.data.sources import formats
+    from regard.data.sources.text import InputFile, ReadLog
+    from regard.models.vision import VisionConfig
+    from regard.tasks.completer import Completer
+    from regard.tasks.filler import Filler
+    from regard.tasks.labeller import Labeller
+    from regard.tasks.translator import Translator
+
+    if isinstance(task, Translator):
+        return _read_pairs(task, files, count, to)
+    if isinstance(task, Completer):
+        return task, _read_running_text(task, files, count)
+    if isinstance(task, Filler):
+        lines = formats.read_texts(files, format="plain")
+        return task, [*islice((line.text for line in lines if line.text.strip()), count)]
+    if isinstance(task, Labeller):
+        return task, _read_labelled_tokens(task, files, count)
+    if isinstance(task.config, VisionConfig):
+        from regard.cli.evaluate import read_images
+
+        return task, read_images(task, files)  # type: ignore[arg-type]
+    log = ReadLog()
+    read = (example for path in files for example in formats.read_labelled_texts(InputFile(path), log))
+    examples = [(example.text, example.label) for example in islice(read, count)]
+    say_notes(log.notes)
+    return task, examples
+
+
+def _read_pairs(task: "Translator", files: Sequence[str], count: int, to: str | None) -> "tuple[Translator, Any]":
+    """Sentence pairs, with the word alignments of a TSV file that has them in its third column."""
+    from regard.data.sources import formats, tsv
+    from regard.data.sources.text import STANDARD_INPUT, InputFile
+
+    pairs = formats.read_pairs(files)
+    some = [*islice(pairs, count)]
+    linked = len(files) == 1 and files[0] != STANDARD_INPUT and formats.format_of(files[0], None) == "tsv"
+    links = [*islice(tsv.read_alignments(InputFile(files[0])), count + 1)] if linked else []
+    say_notes([] if any(links) else pairs.log.notes)
+    examples: list[Any] = [(pair.source, pair.target) for pair in some]
+    if any(links):
+        examples = [(pair.source, pair.target, links[pair.location.line - 1]) for pair in some]
+    return choose_target(task, to, {*pairs.log.languages.values()}), examples
+
+
+def _read_running_text(task: "Completer", files: Sequence[str], count: int) -> list[str]:
+    """The text of each file, as much of it as `count` windows need."""
+    from regard.data.sources.text import InputFile
+    from regard.training.tasks import language
+
+    texts, needed = list[str](), count * MAX_WINDOW_CHARACTERS
+    for path in files:
+        text = ""
+        for piece in language.read_pieces([InputFile(path)]):
+            text += piece or ""
+            if len(text) > needed:
+                break
+        texts.append(text)
+    return texts
+
+
+def _read_labelled_tokens(task: "Labeller", files: Sequence[str], count: int) -> list[Any]:
+    """Sequences of tokens with their labels."""
+    from regard.data.sources.text import InputFile, ReadLog
+    from regard.data.sources.token_labels import LabelledFile
+
+    log = ReadLog()
+    read = (one for path in files for one in LabelledFile(InputFile(path), unit=task.unit, log=log))
+    found = [(one.tokens, one.labels) for one in islice(read, count)]
+    say_notes(log.notes)
+    return found
+
+
+def _draw_heads(found: "HeadReport", terminal: Terminal) -> None:
+    """A row for each head, the most costly first."""
+    from regard.checks import plural
+    from regard.inspection.heads import ROLE_NAMES, strongest_role
+
+    skipped = f"; skipped {plural(found.skipped, 'sentence')} that are too long" if found.skipped else ""
+    terminal.heading(f"Attention heads ({plural(found.sentences, 'sentence')} of {escape_unprintable(found.data)}, "
+                     f"loss {found.loss:.4f} nats{skipped})")
+    cells = [["attention", "head", "cost", "+-", "role", "weight", "even"]]
+    for one in found.ranked():
+        role = one.role or strongest_role(one.roles, found.even[one.attention])
+        shown = ["", "", ""] if role is None else [
+            ROLE_NAMES[role] if one.role else f"({ROLE_NAMES[role]})", f"{one.roles[role]:.2f}",
+            f"{found.even[one.attention][role]:.2f}"]
+        cells.append([one.attention, str(one.head), f"{one.cost:+.4f}", f"{one.cost_error:.4f}", *shown])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = (0, 4)
+    terminal.beside([["  ".join(cell.ljust(width) if place in left else cell.rjust(width)
+                                for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+                      for row in cells]])
+    terminal.text("cost: rise of the loss in nats when the output of the head is zero; +-: its standard error over the "
+                  "sentences. weight: mean attention weight on the places of the role; even: the same for a head that "
+                  "attends to all tokens alike. In brackets: the strongest role of a head that has less than half of "
+                  "its weight there, or less than twice even. --json prints the scores of all roles.")

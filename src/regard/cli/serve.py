@@ -82,8 +82,8 @@ def serve(
         help="Maximum size of a file.")] = 10 << 20,
     device: DeviceOption = AUTO_DEVICE,
     threads: Annotated[int | None, typer.Option(
-        "--threads", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="all cores",
-        help="CPU threads that compute.")] = None,
+        "--threads", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="all cores, shared by the models",
+        help="CPU threads of each model.")] = None,
     log: Annotated[str, typer.Option(
         "--log", metavar="NAME", rich_help_panel=OUTPUT_PANEL, autocompletion=complete_names("text", "json"),
         help="Log on stderr: text, or json (an object on each line). It has no texts, addresses or keys.")] = "text",

@@ -4,8 +4,8 @@
     a file of another format        the same file on stdout with new targets
     any file with -o                the same as a file; an interrupted one is resumed by the same call
 
-Placeholders are kept, except where --nbest, --scores or --align show what the model itself generated. Files are
-translated by `regard.tasks.documents`.
+Placeholders are kept, except where --nbest, --scores, --align or --influence show what the model itself generated.
+Files are translated by `regard.tasks.documents`.
 """
 
 import os
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from regard.tasks.alignment import Alignment
     from regard.tasks.documents import TextDocument
     from regard.tasks.glossary import Glossary
+    from regard.tasks.influence import Influence
     from regard.tasks.placeholder_translation import PlaceholderTranslation
     from regard.tasks.search import DecodingStrategy
     from regard.tasks.translator import Translation, TranslatorMixin
@@ -267,6 +268,10 @@ def translate(
         "--align", rich_help_panel=OUTPUT_PANEL,
         help="Print one more column: the word alignment (0-0 1-2: source word - target word, counted from 0). With "
         "--json also the positions of the words.")] = False,
+    influence: Annotated[bool, typer.Option(
+        "--influence", rich_help_panel=OUTPUT_PANEL,
+        help="With --json: how much each source word matters for each target word, in nats, found by leaving it "
+        "out.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -275,21 +280,23 @@ def translate(
     One line in, one line out; an empty line stays empty. A text that cannot be translated gives an empty line and an
     error on stderr; the others are still translated, and the exit code is 1. In a TSV, JSONL, PO or TMX file only the
     targets change. Placeholders and markup such as %s, {name}, <b> and URLs are kept, in the same order; with --nbest,
-    --scores and --align you see what the model itself generated.
+    --scores, --align and --influence you see what the model itself generated.
     """
-    details = OutputDetails(options.nbest, scores, align, as_json)
+    details = OutputDetails(options.nbest, scores, align, as_json, influence)
     try:
         request = make_request(options, beam_options, sampling, lengths, engine)
-        if engine.engine != TORCH and (scores or align):
-            fail(f"--scores and --align need --engine {TORCH}: {engine.engine} returns neither word scores nor "
-                 "attention.")
+        if engine.engine != TORCH and (scores or align or influence):
+            fail(f"--scores, --align and --influence need --engine {TORCH}: {engine.engine} returns neither word "
+                 "scores nor attention.")
+        if influence and not as_json:
+            fail("--influence is a table for each translation. Add --json.")
         if not details.shows_model_output:
             request.check_placeholders()
         document = _find_document(texts, output, FORMAT_ALIASES.get(format or "", format), source, target, entries)
         if document is not None and (output is not None or document.kind != "plain"):
             if details != OutputDetails():
-                fail("--nbest, --scores, --align and --json work for plain text without -o. Leave them out to "
-                     "translate a file.")
+                fail("--nbest, --scores, --align, --influence and --json work for plain text without -o. Leave them "
+                     "out to translate a file.")
             _translate_file(document, output, model, request, quiet)
         else:
             _translate_lines(text_blocks(texts) if document is None else _document_blocks(document), model, request,
@@ -429,18 +436,20 @@ class OutputDetails(NamedTuple):
     scores: bool = False
     align: bool = False
     as_json: bool = False
+    influence: bool = False
 
     @property
     def shows_model_output(self) -> bool:
         """Whether the model's own output is printed, even if it lost placeholders."""
-        return self.nbest > 1 or self.scores or self.align
+        return self.nbest > 1 or self.scores or self.align or self.influence
 
 
 class DetailedTranslation(NamedTuple):
-    """The translations of a text, the best first, and their alignments if they were asked for."""
+    """The translations of a text, the best first, with their alignments and influences if they were asked for."""
 
     translations: "tuple[Translation, ...]"
     alignments: "tuple[Alignment, ...]"
+    influences: "tuple[Influence, ...]" = ()
 
 
 Aligner = Callable[[list[str], "list[Translation]"], "list[Alignment]"]
@@ -460,13 +469,20 @@ def _aligner(translator: "TranslatorMixin", model: str, details: OutputDetails) 
 
 def _translate_in_detail(translator: "TranslatorMixin", request: TranslationRequest, details: OutputDetails,
                          align: Aligner | None, texts: list[str]) -> list[DetailedTranslation]:
-    """The translations of texts as the model generated them, with alignments if asked for."""
+    """The translations of texts as the model generated them, with alignments and influences if asked for."""
+    from regard.tasks.translator import Translator
+
     nbest = [(one, *one.alternatives)[:details.nbest] for one in request.translate(translator, texts)]
+    found = [DetailedTranslation(some, ()) for some in nbest]
+    if details.influence:
+        assert isinstance(translator, Translator)
+        found = [one._replace(influences=tuple(translator.influence(text, each) for each in one.translations))
+                 for text, one in zip(texts, found, strict=True)]
     if align is None:
-        return [DetailedTranslation(some, ()) for some in nbest]
+        return found
     alignments = iter(align([text for text, some in zip(texts, nbest, strict=True) for _ in some],
                             [one for some in nbest for one in some]))
-    return [DetailedTranslation(some, tuple(next(alignments) for _ in some)) for some in nbest]
+    return [one._replace(alignments=tuple(next(alignments) for _ in one.translations)) for one in found]
 
 
 def _write_translation(number: int, text: str, found: "DetailedTranslation | PlaceholderTranslation | None",
@@ -499,6 +515,8 @@ def _translation_table(found: "DetailedTranslation | PlaceholderTranslation | No
             tables[-1]["words"] = [word._asdict() for word in one.words]
         if details.align:
             tables[-1]["alignment"] = found.alignments[place].table()
+        if details.influence:
+            tables[-1]["influence"] = found.influences[place].table()
     return {**tables[0], **({"alternatives": tables[1:]} if details.nbest > 1 else {})}
 
 

@@ -20,9 +20,8 @@ MAX_TEXT = 2000
 """A longer text is truncated to this many characters."""
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
-:root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--faint:#595959;--line:#d5d5d5;--tint:#f4f4f2;--link:#0b5394}
-@media (prefers-color-scheme:dark){:root{--ink:#e8e8e6;--paper:#16181b;--faint:#a9adb3;--line:#3a3e44;--tint:#1f2226;
---link:#8ab8ff}}
+:root{color-scheme:light dark;--ink:#1f1d1a;--paper:#fbfaf7;--faint:#5f5a52;--line:#e2ded5;--link:#0b625d}
+@media (prefers-color-scheme:dark){:root{--ink:#e9e6df;--paper:#15171b;--faint:#a9a59b;--line:#333740;--link:#76cfc4}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:68rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}
@@ -41,7 +40,15 @@ svg{max-width:100%;height:auto}.map svg{max-width:none}
 summary{cursor:pointer;padding:.2rem 0;color:var(--link)}code{font-size:.875rem;overflow-wrap:anywhere}
 .swatch{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}
 dl{display:grid;grid-template-columns:fit-content(40%) 1fr;gap:.1rem 1rem;margin:.4rem 0}dt{color:var(--faint)}
-dd{margin:0}dt,dd{overflow-wrap:anywhere}
+dd{margin:0}dt,dd{overflow-wrap:anywhere}a{color:var(--link)}
+@media (max-width:600px){body{padding:1rem .8rem 3rem}h1{font-size:1.35rem}
+table,tbody,caption{display:block}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+tbody tr{display:block;padding:.5rem 0 .8rem;border-bottom:1px solid var(--line)}
+tbody th,tbody td,td.n{display:block;border:0;padding:.1rem 0;text-align:left;white-space:normal}
+td[data-label]{display:flex;justify-content:space-between;gap:1rem}
+td[data-label]::before{content:attr(data-label);color:var(--faint);flex:none}
+td.said{display:block;min-width:0}td.said[data-label]::before{display:block;font-size:.875rem}
+td:empty{display:none}figure svg{font-size:15px}dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
 """
 SWATCHES = "".join(f".c{number}{{background:{colour}}}" for number, colour in enumerate(LINE_COLOURS))
 
@@ -84,7 +91,8 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[Html]], *, caption: 
     heads = "".join(f'<th scope="col"{kind(column)}>{html_text(name)}</th>' for column, name in enumerate(head))
     body = []
     for first, *others in rows:
-        cells = "".join(f"<td{kind(column)}>{cell}</td>" for column, cell in enumerate(others, 1))
+        cells = "".join(f"<td{kind(column)}{_data_label(head[column])}>{cell}</td>"
+                        for column, cell in enumerate(others, 1))
         body.append(f'<tr><th scope="row"{kind(0)}>{first}</th>{cells}</tr>')
     above = f"<caption>{html_text(caption)}</caption>" if caption else ""
     label = html_text(caption or head[0] or "table")
@@ -123,6 +131,11 @@ def html_swatch(number: int) -> Html:
     return Html(f'<span class="swatch c{number % len(LINE_COLOURS)}" aria-hidden="true"></span>')
 
 
+def _data_label(name: str) -> str:
+    """The name of a cell's column, which narrow screens show beside the cell."""
+    return f' data-label="{html_text(name)}"' if name else ""
+
+
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
 
@@ -141,9 +154,8 @@ def road_page(found: ResultTable, maps: Mapping[str, str | None]) -> str:
     """
     models = found["models"]
     return html_page("Comparison of architectures", [
-        _road_head(found), _road_scores(models, found["seeds"]), _road_lengths(models), _road_curves(models),
-        _road_flows(models),
-        _road_maps(found, maps), _road_methods(found)])
+        _road_head(found), _road_scores(models), _road_maps(found, maps), _road_lengths(models), _road_curves(models),
+        _road_flows(models), _road_methods(found)])
 
 
 def format_spread(given: Mapping[str, Any], digits: int = 1) -> str:
@@ -168,26 +180,30 @@ def _road_head(found: ResultTable) -> Html:
                        "faint")]))
 
 
-def _road_scores(models: Sequence[ResultTable], seeds: int) -> Html:
-    rows = []
-    peaks = any(model["peak"] is not None for model in models)
-    for number, model in enumerate(models):
-        kept = long_sentence_ratio(model)
-        rows.append([Html(html_swatch(number) + html_text(model["name"])), html_text(model["about"]),
-                     _score_bar(model["bleu"]),
-                     html_text(format_spread(model["bleu"])), html_text(format_spread(model["chrf"])),
-                     html_text(format_spread(model["loss"], 3)),
-                     html_text("" if kept is None else f"{kept:.0%}"), html_text(f"{model['parameters']:,}"),
-                     html_text(format_spread(model["tokens_per_second"], 0)), html_text(format_bytes(model["memory"])),
-                     *([html_text(format_bytes(model["peak"]))] if peaks else [])])
-    head = ["model", "description", "", "BLEU", "chrF", "loss", "long/short BLEU", "parameters", "tokens/s",
-            "step memory", *(["peak GPU memory"] if peaks else [])]
-    note = ("BLEU and chrF go up to 100. The loss is the cross-entropy of the references in nats per token. Long/short "
-            "BLEU: the BLEU of the longest sentences divided by that of the shortest. Tokens/s: target tokens per "
-            "second in training, on the machine below. Step memory: parameters, gradients, Adam's moments, and the "
-            "activations that autograd saves for 16 long sentences.")
+def _road_scores(models: Sequence[ResultTable]) -> Html:
+    ratios = [long_sentence_ratio(model) for model in models]
+    # Each further column has its sentence below the table; one that no model has is left out with its sentence.
+    columns: list[tuple[str, list[str], str]] = [
+        ("BLEU", [format_spread(model["bleu"]) for model in models], ""),
+        ("chrF", [format_spread(model["chrf"]) for model in models], "BLEU and chrF go up to 100."),
+        ("loss", [format_spread(model["loss"], 3) for model in models],
+         "Loss: the cross-entropy of the references in nats per token."),
+        ("long/short BLEU", ["" if ratio is None else f"{ratio:.0%}" for ratio in ratios],
+         "Long/short BLEU: the BLEU of the longest sentences divided by that of the shortest."),
+        ("parameters", [f"{model['parameters']:,}" for model in models], ""),
+        ("tokens/s", [format_spread(model["tokens_per_second"], 0) for model in models],
+         "Tokens/s: target tokens per second in training, on the machine below."),
+        ("step memory", [format_bytes(model["memory"]) for model in models],
+         "Step memory: parameters, gradients, Adam's moments, and the activations that autograd saves for 16 long "
+         "sentences."),
+        ("peak GPU memory", [format_bytes(model["peak"]) for model in models],
+         "Peak GPU memory: the most that PyTorch had allocated during training.")]
+    columns = [column for column in columns if any(column[1])]
+    rows = [[Html(html_swatch(number) + html_text(model["name"])), html_text(model["about"]), _score_bar(model["bleu"]),
+             *(html_text(cells[number]) for _, cells, _ in columns)] for number, model in enumerate(models)]
+    head = ["model", "description", "", *(name for name, _, _ in columns)]
     return html_section("Results", html_table(head, rows, numbers=range(3, len(head)), said=(1,)),
-                        html_paragraph(note, "small faint"))
+                        html_paragraph(" ".join(filter(None, (note for *_, note in columns))), "small faint"))
 
 
 def _score_bar(score: Mapping[str, Any]) -> Html:
@@ -265,7 +281,7 @@ def _road_maps(found: ResultTable, maps: Mapping[str, str | None]) -> Html:
         parts.append(Html(f"<div><h3>{html_swatch(number)}{html_text(model['name'])}</h3>{shown}"
                           f'<p class="small">Translation: <q>{html_text(model["translation"])}</q></p></div>'))
     return html_section(
-        "Attention",
+        "Where each looked",
         html_facts([("source", sentence["source"]), ("reference", sentence["reference"])]),
         html_paragraph("Attention (rows: words of the reference, columns: words of the source). Of all layers and "
                        "heads, the one that aligns words best is shown.", "small faint"),
@@ -289,15 +305,26 @@ def _road_methods(found: ResultTable) -> Html:
 
 SHOWN_SENTENCES = 100
 """The page shows this many sentences from each end of the list."""
+LINKED_SENTENCES = 10
+"""The first ones of each list link to a page with the attention of both models."""
 SIGNIFICANCE = 0.05
 """A p-value below this counts as significant."""
 
 
-def pair_page(found: ResultTable) -> str:
-    """The whole page."""
+def pair_page(found: ResultTable, pages: Mapping[int, str] | None = None) -> str:
+    """The whole page.
+
+    Args:
+        pages: the address of the page that shows the attention of both models, by the number of a sentence.
+    """
     first, second = (model["name"] for model in found["models"])
     return html_page(f"{first} and {second}", [_pair_head(found), _pair_scores(found), _pair_lengths(found["models"]),
-                                               _pair_sentences(found), _pair_methods(found)])
+                                               _pair_sentences(found, pages or {}), _pair_methods(found)])
+
+
+def linked_sentences(found: ResultTable, count: int = LINKED_SENTENCES) -> list[ResultTable]:
+    """The sentences that have pages of their own: the first ones of both tables of sentences."""
+    return [one for some in _better_sentences(found) for one in some[:count]]
 
 
 def describe_difference(found: ResultTable, score: str) -> str:
@@ -348,28 +375,34 @@ def _pair_lengths(models: Sequence[ResultTable]) -> Html:
                   title="BLEU by the length of the source"), f"Pairs: {pairs}."))
 
 
-def _pair_sentences(found: ResultTable) -> Html:
-    sentences, parts = found["sentences"], list[Html]()
+def _better_sentences(found: ResultTable) -> tuple[list[ResultTable], list[ResultTable]]:
+    """The sentences in which the second model is better, and those in which the first is, the best first."""
+    sentences = found["sentences"]
+    return ([one for one in sentences if one["difference"] > 0],
+            [one for one in reversed(sentences) if one["difference"] < 0])
+
+
+def _pair_sentences(found: ResultTable, pages: Mapping[int, str]) -> Html:
+    parts = list[Html]()
     first, second = (model["name"] for model in found["models"])
-    better = [one for one in sentences if one["difference"] > 0]
-    worse = [one for one in reversed(sentences) if one["difference"] < 0]
-    for name, some in ((second, better), (first, worse)):
+    for name, some in zip((second, first), _better_sentences(found), strict=True):
         shown = some[:SHOWN_SENTENCES]
         count = f"{len(shown):,} of {len(some):,}" if len(shown) < len(some) else f"{len(some):,}"
         noun = "sentence" if len(some) == 1 else "sentences"
         parts.append(Html(f"<h3>{html_text(name)} is better: {count} {noun}</h3>"))
         if shown:
             parts.append(html_table(["chrF", "source", "reference", first, second],
-                                    [_sentence_row(one) for one in shown],
+                                    [_sentence_row(one, pages.get(one["number"])) for one in shown],
                                     numbers=(0,), said=range(1, 5), caption=f"{name} is better, best first"))
     same = f"{found['same']:,} of {found['pairs']:,} translations are identical in both."
     return html_section("Sentence by sentence", html_paragraph(
         f"Sorted by the difference in sentence chrF. {same}"), *parts)
 
 
-def _sentence_row(one: Mapping[str, Any]) -> list[Html]:
+def _sentence_row(one: Mapping[str, Any], page: str | None = None) -> list[Html]:
+    link = "" if page is None else f'<br><a class="small" href="{html_text(page)}">look at both</a>'
     scores = Html(f"{one['difference']:+.1f}<br><span class=\"small faint\">{one['first_chrf']:.0f} → "
-                  f"{one['second_chrf']:.0f}</span>")
+                  f"{one['second_chrf']:.0f}</span>{link}")
     return [scores, *(html_text(one[key], 500) for key in ("source", "reference", "first", "second"))]
 
 

@@ -28,9 +28,11 @@ def forced(model: GenerativeModel, memory: Memory | None, prompts: Sequence[Sequ
     """The log-probability of each token of each text, given its prompt and the tokens before it."""
     request = SearchRequest.of(model, memory, prompts, (), [len(text) for text in texts], 0, ())
     ids_BT, model = _joined_ids(request, texts), honour_hooks(model)
-    state, found = model.start(memory, rows=len(ids_BT), capacity=ids_BT.shape[1]), []
-    next_BT = torch.cat([ids_BT[:, 1:], ids_BT[:, :1]], dim=1)
-    for chunk_Bn, next_Bn in zip(ids_BT.split(PREFILL_CHUNK, dim=1), next_BT.split(PREFILL_CHUNK, dim=1), strict=True):
+    read_BT, next_BT, found = ids_BT[:, :-1], ids_BT[:, 1:], list[Tensor]()  # the last token is not read
+    if not read_BT.numel():
+        return [[] for _ in texts]
+    state = model.start(memory, rows=len(read_BT), capacity=read_BT.shape[1])
+    for chunk_Bn, next_Bn in zip(read_BT.split(PREFILL_CHUNK, dim=1), next_BT.split(PREFILL_CHUNK, dim=1), strict=True):
         logits_BnV, state, _ = model.step(state, chunk_Bn)
         logs_BnV = logits_BnV.log_softmax(-1, dtype=torch.promote_types(logits_BnV.dtype, torch.float32))
         found.append(logs_BnV.gather(-1, next_Bn.unsqueeze(-1)).squeeze(-1))

@@ -50,6 +50,8 @@ class TreeBranch(NamedTuple):
     """Whether the token is an end token and the search added the hypothesis to its pool."""
     kept: bool
     """Whether the search continued from it."""
+    score: float | None = None
+    """The score by which the search ranks it, if it ends a hypothesis."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class _TreeBuilder:
                     self._append(path, log, total, last and not one.truncated, not last)
             if whole_path:
                 place = self.places[whole_path]
-                self.branches[place] = self.branches[place]._replace(ended=not one.truncated)
+                self.branches[place] = self.branches[place]._replace(ended=not one.truncated, score=one.score)
                 best.append(place)
         self.best = tuple(best)
 
@@ -162,7 +164,19 @@ class TreeRecorder:
     def tree(self, sequence: int) -> SearchTree:
         """The tree of a sequence, complete when the search is over."""
         built = self.builders[sequence]
-        return SearchTree(tuple(built.branches), built.best, len(built.lost))
+        return SearchTree(tuple(self._with_scores(built.branches)), built.best, len(built.lost))
+
+    def _with_scores(self, branches: Sequence[TreeBranch]) -> list[TreeBranch]:
+        """The branches, with the score of each that ends a hypothesis; a coverage penalty is known of results only."""
+        lengths = list[int]()
+        for branch in branches:
+            lengths.append(1 if branch.parent < 0 else lengths[branch.parent] + 1)
+        if self.search.coverage is not None:
+            return list(branches)
+        totals = torch.tensor([branch.total for branch in branches], dtype=torch.float64)
+        scores = self.search.length_penalty.score(totals, torch.tensor(lengths, dtype=torch.float64)).tolist()
+        return [branch._replace(score=score) if branch.ended and branch.score is None else branch
+                for branch, score in zip(branches, scores, strict=True)]
 
     def _candidates(self, batch: BeamBatch, logits: Tensor) -> _TreeCandidates:
         """The best candidates of each row by their log-probability, the best first."""

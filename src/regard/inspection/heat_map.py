@@ -15,9 +15,11 @@
     weights from 0.01 to 0.95
 
 Cells are as wide as the width allows; the words above them are written across, or downward, or truncated. Shades go
-from the smallest weight (at most 0) to the largest, and the last lines are the legend: nothing is normalised. Widths
-are counted in terminal columns, and characters that are invisible, or that a terminal would interpret, are shown by
-their code point. This file knows numbers and words, not models, and needs no torch.
+from the smallest weight (at most 0) to the largest, and the last lines are the legend: nothing is normalised. Where
+that would leave a row blank, because another row has much larger weights, as the first row of a causal map does, every
+row has shades of its own, from 0 to its largest weight, and the legend says so. Widths are counted in terminal columns,
+and characters that are invisible, or that a terminal would interpret, are shown by their code point. This file knows
+numbers and words, not models, and needs no torch.
 """
 
 import math
@@ -70,11 +72,12 @@ def heat_map(weights: Sequence[Sequence[float]] | SupportsToList, rows: Sequence
     layout = _choose_layout(down, across, width)
     shown = min(len(columns), (width - layout.label - 2 + layout.gap) // (layout.cell + layout.gap))
     scale = _ShadeScale.of(numbers, shades)
+    scales = [_ShadeScale.of([row], shades) if scale.hides_a_row(numbers) else scale for row in numbers]
     lines = _column_labels(across[:shown], layout, text)
-    for word, row in zip(down, numbers, strict=True):
-        cells = (" " * layout.gap).join(scale.shade(weight) * layout.cell for weight in row[:shown])
+    for word, row, own in zip(down, numbers, scales, strict=True):
+        cells = (" " * layout.gap).join(own.shade(weight) * layout.cell for weight in row[:shown])
         lines.append(_pad(text.truncate(word, layout.label), layout.label) + text.frame + cells + text.frame)
-    lines += scale.lines(width)
+    lines += scale.lines(width, by_row=scale.hides_a_row(numbers))
     if shown < len(columns):
         lines += textwrap.wrap(f"{len(columns) - shown} of {len(columns)} words above are left out: only {shown} fit "
                                f"into a width of {width}", width)
@@ -195,13 +198,20 @@ class _ShadeScale(NamedTuple):
         low, high = self.low / largest, self.high / largest  # the difference of two huge numbers could overflow
         return self.shades[int((weight / largest - low) / (high - low) * (len(self.shades) - 1) + 0.5)]
 
-    def lines(self, width: int) -> list[str]:
-        """The legend, in as many lines as needed."""
+    def hides_a_row(self, numbers: Sequence[Sequence[float]]) -> bool:
+        """Whether all weights of a row that is not all zeros would have the first shade."""
+        return self.low == 0 and any(max(row) > 0 and {self.shade(weight) for weight in row} == {self.shades[0]}
+                                     for row in numbers if row and all(map(math.isfinite, row)))
+
+    def lines(self, width: int, *, by_row: bool = False) -> list[str]:
+        """The legend, in as many lines as needed; `by_row` if each row has shades of its own."""
         items = []
         if self.low < self.high:
             steps = [level / (len(self.shades) - 1) for level in range(len(self.shades))]
-            items = [f'"{shade}" {self.low * (1 - step) + self.high * step:.2g}'
+            items = [f'"{shade}" {100 * step:.0f}%' if by_row else
+                     f'"{shade}" {self.low * (1 - step) + self.high * step:.2g}'
                      for shade, step in zip(self.shades, steps, strict=True)]
+            items += ["of the largest weight of each row"] if by_row else []
             items.append(f"weights from {min(self.finite):.2g} to {max(self.finite):.2g}")
         elif self.finite:
             items.append("all weights are 0")

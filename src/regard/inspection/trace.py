@@ -30,7 +30,14 @@ from regard import checks
 from regard.data.tokenizer.interface import Word
 from regard.inspection import trace_format
 from regard.inspection.records import record_shape
-from regard.inspection.trace_format import AlignmentPointer, GeneratedTokens, TracedAttention, TracedSearch, TraceSide
+from regard.inspection.trace_format import (
+    AlignmentPointer,
+    GeneratedTokens,
+    TracedAttention,
+    TracedInfluence,
+    TracedSearch,
+    TraceSide,
+)
 from regard.storage.weights import read_header, read_tensors, write_tensors
 from regard.toml import ConfigProblem, KeyPath, TomlDocument, escape, quote
 
@@ -57,6 +64,7 @@ class Trace:
     written: GeneratedTokens | None = None
     alignment: AlignmentPointer | None = None
     search: TracedSearch | None = None
+    influence: TracedInfluence | None = None
 
     def __post_init__(self) -> None:
         found = [ConfigProblem(path, "", f": {sentence}") for path, sentence in _trace_problems(self)]
@@ -70,7 +78,7 @@ class Trace:
                 f"{sides})")
 
     def _repr_html_(self) -> str:
-        """The selected map, for a notebook."""
+        """The page of this trace, for a notebook."""
         from regard.inspection.pictures.maps import trace_html
 
         return trace_html(self)
@@ -130,6 +138,8 @@ def _trace_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
         yield from _alignment_problems(trace.alignment, trace.attentions)
     if trace.search is not None:
         yield from _search_problems(trace.search)
+    if trace.influence is not None:
+        yield from _influence_problems(trace.influence, trace.sides)
 
 
 def _text_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
@@ -140,6 +150,7 @@ def _text_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
     texts += [(("attentions", number, "name"), one.name) for number, one in enumerate(trace.attentions)]
     nodes = () if trace.search is None else trace.search.nodes
     texts += [(("search", "nodes", number, "token"), node.token) for number, node in enumerate(nodes)]
+    texts += [] if trace.search is None else [(("search", "ranked_by"), trace.search.ranked_by or "")]
     for path, text in texts:
         if not isinstance(text, str):
             yield path, f"expected text, but got {text!r:.60}"
@@ -166,6 +177,21 @@ def _side_problems(path: KeyPath, side: TraceSide) -> Iterator[tuple[KeyPath, st
         if down < 1 or across < 1 or down * across + side.lead != count:
             yield (*path, "grid"), (f"{down} × {across} patches and {side.lead} before them are not the {count} "
                                     "tokens")
+    if side.image is not None:
+        yield from _image_problems((*path, "image"), side)
+
+
+def _image_problems(path: KeyPath, side: TraceSide) -> Iterator[tuple[KeyPath, str]]:
+    image = side.image
+    assert image is not None
+    if side.grid is None:
+        yield path, "expected a grid of patches beside it, but there is none"
+    if min(image.height, image.width) < 1 or image.channels not in (1, 3):
+        yield path, (f"expected a height and a width of at least 1 and 1 or 3 channels, but got {image.height} × "
+                     f"{image.width} × {image.channels}")
+    elif len(image.pixels) != image.height * image.width * image.channels:
+        yield (*path, "pixels"), (f"expected {image.height} × {image.width} × {image.channels} bytes, but there are "
+                                  f"{len(image.pixels)}")
 
 
 def _attention_problems(path: KeyPath, one: TracedAttention,
@@ -224,12 +250,32 @@ def _search_problems(search: TracedSearch) -> Iterator[tuple[KeyPath, str]]:
     for number, node in enumerate(search.nodes):
         if not -1 <= node.parent < number:
             yield ("search", "nodes", number, "parent"), f"expected an earlier node or -1, but got {node.parent}"
-        for key, one in (("log_probability", node.log_probability), ("total", node.total)):
-            if not math.isfinite(one):
+        for key, one in (("log_probability", node.log_probability), ("total", node.total), ("score", node.score)):
+            if one is not None and not math.isfinite(one):
                 yield ("search", "nodes", number, key), f"expected a finite number, but got {one}"
     for number, best in enumerate(search.best):
         if not 0 <= best < len(search.nodes):
             yield ("search", "best", number), f"there are {len(search.nodes)} nodes, but it is number {best}, from 0"
+
+
+def _influence_problems(influence: TracedInfluence,
+                        sides: Mapping[str, TraceSide]) -> Iterator[tuple[KeyPath, str]]:
+    for key, name in (("rows", influence.rows), ("columns", influence.columns)):
+        if name not in sides:
+            yield ("influence", key), f"there is no side {quote(name)}"
+    if influence.rows in sides and len(influence.values) != len(sides[influence.rows].tokens):
+        yield ("influence", "values"), (f"expected a row for each of the {len(sides[influence.rows].tokens)} tokens of "
+                                        f"side {quote(influence.rows)}, but there are {len(influence.values)}")
+    count = len(sides[influence.columns].tokens) if influence.columns in sides else None
+    for number, tokens in enumerate(influence.tokens):
+        if not tokens or (count is not None and not all(0 <= token < count for token in tokens)):
+            yield ("influence", "tokens", number), f"expected some of the {count} tokens, but got {[*tokens]}"
+    for number, row in enumerate(influence.values):
+        if len(row) != len(influence.tokens):
+            yield ("influence", "values", number), (f"expected a number for each of the {len(influence.tokens)} "
+                                                    f"columns, but there are {len(row)}")
+        if not all(one is None or math.isfinite(one) for one in row):
+            yield ("influence", "values", number), "expected finite numbers"
 
 
 @dataclass(frozen=True)

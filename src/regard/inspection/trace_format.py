@@ -9,6 +9,8 @@ its weights are written out. Sizes are checked before any tensor is read. This f
 Legend: H heads, h key heads, n rows, N columns, D width.
 """
 
+import base64
+import binascii
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,6 +50,17 @@ LOOK_TENSORS = ("query", "key", "mask", "bias", "distance_bias", "weight", "scor
 
 
 @dataclass(frozen=True)
+class TracedImage:
+    """The pixels of an image as a model reads it: height × width × channels bytes, row by row."""
+
+    height: int
+    width: int
+    channels: int
+    """1 for grey, 3 for RGB."""
+    pixels: bytes
+
+
+@dataclass(frozen=True)
 class TraceSide:
     """The tokens of rows or columns, and where they are known, the text and its words."""
 
@@ -59,6 +72,8 @@ class TraceSide:
     """Rows and columns of the patches of an image."""
     lead: int = 0
     """The number of tokens before the patches, such as a class token."""
+    image: TracedImage | None = None
+    """The image whose patches the tokens are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +132,8 @@ class SearchNode:
     ended: bool
     kept: bool
     """Whether the search continued from it."""
+    score: float | None = None
+    """The number by which the search ranks it, if it ends a hypothesis."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +146,8 @@ class TracedSearch:
     """The last nodes of the results, the best one first."""
     left_out: int | None = None
     """The number of nodes that the search considered and the trace leaves out; None for 0 or unknown."""
+    ranked_by: str | None = None
+    """What the scores are: "total", "mean" (total by number of tokens), or another name; None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +172,20 @@ class AlignmentPointer:
 
 
 @dataclass(frozen=True)
+class TracedInfluence:
+    """How much leaving out parts of the input lowers the log-probability of each output token, in nats."""
+
+    rows: str
+    """The side of the output."""
+    columns: str
+    """The side of the input."""
+    tokens: tuple[tuple[int, ...], ...]
+    """For each column the tokens of the input that were left out together: a word, a group of words, or patches."""
+    values: tuple[tuple[float | None, ...], ...]
+    """A row for each token of the output; None where leaving out is not defined, such as for a later word."""
+
+
+@dataclass(frozen=True)
 class AttentionEntry:
     """An attention in the header."""
 
@@ -174,7 +207,8 @@ def dump_header(trace: "Trace", facts: Sequence[Mapping[str, Any]]) -> str:
     table["attentions"] = [
         {"name": one.name, "layer": one.layer, "kind": one.kind, "queries": one.queries, "keys": one.keys,
          "heads": one.heads, **fact} for one, fact in zip(trace.attentions, facts, strict=True)]
-    for key, part in (("written", trace.written), ("alignment", trace.alignment), ("search", trace.search)):
+    for key, part in (("written", trace.written), ("alignment", trace.alignment), ("search", trace.search),
+                      ("influence", trace.influence)):
         table[key] = None if part is None else dataclasses.asdict(part)
     return json.dumps(_without_none(table), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -219,7 +253,54 @@ class _SidesReader(ValueReader):
         if grid is not None and len(grid) != 2:
             found.append(config.value_problem((*path, "grid"), "two whole numbers, rows and columns", list(grid)))
             grid = None
-        return TraceSide(read.pop("tokens", None) or (), words=words, grid=grid, lead=read.pop("lead", 0) or 0, **read)
+        image = self._image(read.pop("image", None), (*path, "image"), found)
+        return TraceSide(read.pop("tokens", None) or (), words=words, grid=grid, lead=read.pop("lead", 0) or 0,
+                         image=image, **read)
+
+    @staticmethod
+    def _image(entry: "_ImageEntry | None", path: KeyPath, found: list[ConfigProblem]) -> TracedImage | None:
+        if entry is None:
+            return None
+        try:
+            pixels = base64.b64decode(entry.pixels, validate=True)
+        except (binascii.Error, ValueError):
+            found.append(config.value_problem((*path, "pixels"), "bytes as base64", entry.pixels[:60]))
+            return None
+        return TracedImage(entry.height, entry.width, entry.channels, pixels)
+
+
+class _MatrixReader(ValueReader):
+    """Reads rows of numbers, in which null is a number that is not defined."""
+
+    expected = "an array of rows, each of numbers or null"
+
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> tuple[tuple[float | None, ...], ...]:
+        if not isinstance(value, list):
+            found.append(config.value_problem(path, self.expected, value))
+            return ()
+        number = ScalarReader(float, None)
+        rows = []
+        for index, row in enumerate(value):
+            if not isinstance(row, list):
+                found.append(config.value_problem((*path, index), "an array of numbers or null", row))
+                continue
+            rows.append(tuple(None if one is None else number.read(one, (*path, index, at), found)
+                              for at, one in enumerate(row)))
+        return tuple(rows)
+
+
+class _InfluenceReader(ValueReader):
+    """Reads the influence of the input on the output."""
+
+    expected = "an object"
+
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> TracedInfluence | None:
+        if not isinstance(value, Mapping):
+            found.append(config.value_problem(path, self.expected, value))
+            return None
+        already = len(found)
+        read = config.read_keys(_INFLUENCE_KEYS, value, path, found)
+        return None if len(found) > already else TracedInfluence(**read)
 
 
 class _MaskReader(ValueReader):
@@ -266,6 +347,14 @@ class _WordEntry:
     last: int
 
 
+@dataclass(frozen=True)
+class _ImageEntry:
+    height: int
+    width: int
+    channels: int
+    pixels: str
+
+
 def _name_key(names: Iterable[str]) -> KeySpec:
     valid = tuple(names)
     return KeySpec(ScalarReader(str, FieldRule(str, config.one_of(valid), valid.__contains__, valid)), optional=True)
@@ -278,7 +367,11 @@ def _optional_key(annotation: Any) -> KeySpec:
 _SIDE_KEYS = {
     "tokens": config.type_spec(tuple[str, ...], "tokens"), "text": _optional_key(str | None),
     "words": KeySpec(_ObjectsReader(config.key_specs(_WordEntry), _WordEntry), optional=False, required=False),
-    "grid": _optional_key(tuple[int, ...]), "lead": _optional_key(int)}
+    "grid": _optional_key(tuple[int, ...]), "lead": _optional_key(int), "image": _optional_key(_ImageEntry | None)}
+_INFLUENCE_KEYS = {
+    "rows": config.type_spec(str, "rows"), "columns": config.type_spec(str, "columns"),
+    "tokens": config.type_spec(tuple[tuple[int, ...], ...], "tokens"),
+    "values": KeySpec(_MatrixReader(), optional=False)}
 _ATTENTION_KEYS = {
     **{key: config.type_spec(str, key) for key in ("name", "queries", "keys")},
     "heads": config.type_spec(int, "heads"), "layer": config.type_spec(int | None, "layer"),
@@ -289,14 +382,19 @@ _HEADER_KEYS = {
     "title": _optional_key(str), "model": _optional_key(str), "sides": KeySpec(_SidesReader(), optional=False),
     "attentions": KeySpec(_ObjectsReader(_ATTENTION_KEYS, AttentionEntry), optional=False),
     "written": _optional_key(GeneratedTokens | None), "alignment": _optional_key(AlignmentPointer | None),
-    "search": _optional_key(TracedSearch | None)}
+    "search": _optional_key(TracedSearch | None),
+    "influence": KeySpec(_InfluenceReader(), optional=True, required=False)}
 
 
 def _side_table(side: TraceSide) -> dict[str, Any]:
     words = [{"start": word.start, "end": word.end, "first": word.first_token, "last": word.last_token}
              for word in side.words]
+    image = side.image
+    pixels = None if image is None else {
+        "height": image.height, "width": image.width, "channels": image.channels,
+        "pixels": base64.b64encode(image.pixels).decode("ascii")}
     return {"tokens": list(side.tokens), "text": side.text, "words": words or None,
-            "grid": None if side.grid is None else list(side.grid), "lead": side.lead or None}
+            "grid": None if side.grid is None else list(side.grid), "lead": side.lead or None, "image": pixels}
 
 
 def _without_none(value: Any) -> Any:

@@ -292,6 +292,13 @@ class AttentionRecords(ABC):
         """Write that trace to a .safetensors file."""
         self.trace(row, **options).save(path)
 
+    def _repr_html_(self) -> str | None:
+        """The page of the last records, for a notebook; None, so that it shows the `repr`, if there are none."""
+        try:
+            return self.trace()._repr_html_()
+        except NotRecordedError:
+            return None
+
     def __repr__(self) -> str:
         names = self.names()
         shown = ", ".join(names[:4]) + (f", … ({len(names)})" if len(names) > 4 else "")
@@ -435,7 +442,7 @@ def patch_side(model: nn.Module) -> TraceSide | None:
     if found is None:
         return None
     rows, columns = (pixels // found.patch for pixels in found.size)
-    tokens = [f"{row + 1}, {column + 1}" for row in range(rows) for column in range(columns)]
+    tokens = [f"{row + 1},{column + 1}" for row in range(rows) for column in range(columns)]
     lead = 0 if found.token is None else 1
     return TraceSide((*["[class]"] * lead, *tokens), grid=(rows, columns), lead=lead)
 

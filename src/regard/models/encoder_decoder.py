@@ -244,7 +244,11 @@ class EncoderDecoder(nn.Module):
 
     def features(self, source: AnyTokens, target: AnyTokens) -> Tensor:
         """Compute the input of the output layer, (B, n, D)."""
-        return self.decoder.states(target, self.encode(source))
+        return self.decode_features(target, self.encode(source))
+
+    def decode_features(self, target: AnyTokens, memory: AnyMemory) -> Tensor:
+        """Like `decode` without the logits: the input of the output layer, (B, n, D)."""
+        return self.decoder.states(target, memory)
 
     def forward(self, source: AnyTokens, target: AnyTokens) -> Tensor:
         """Compute the logits (B, n, V) of all target positions at once, for training."""

@@ -260,7 +260,7 @@ class Seq2Seq(nn.Module):
 
     def decode(self, tokens: Tokens, memory: Memory) -> Tensor:
         """Compute the logits (B, n, V) of all target positions."""
-        return self.output(self._features(tokens, memory))
+        return self.output(self.decode_features(tokens, memory))
 
     @property
     def output(self) -> nn.Linear:
@@ -269,13 +269,14 @@ class Seq2Seq(nn.Module):
 
     def features(self, source: Tokens, target: Tokens) -> Tensor:
         """Compute the input of the output layer, (B, n, D)."""
-        return self._features(target, self.encode(source))
+        return self.decode_features(target, self.encode(source))
 
     def forward(self, source: Tokens, target: Tokens) -> Tensor:
         """Compute the logits (B, n, V) of all target positions at once, for training."""
         return self.output(self.features(source, target))
 
-    def _features(self, tokens: Tokens, memory: Memory) -> Tensor:
+    def decode_features(self, tokens: Tokens, memory: Memory) -> Tensor:
+        """Like `decode` without the logits: the input of the output layer, (B, n, D)."""
         mask = tokens.present
         present = None if mask is None else mask.matrix(1, tokens.ids.shape[1], device=tokens.ids.device).squeeze(-2)
         return self.decoder.step_features(self.decoder.start(memory, with_cross=False), tokens.ids, present)[0]

@@ -5,7 +5,7 @@ equation. It is slow on purpose, imports neither torch nor the rest of the packa
 
     arrays.py               conversion to float64, a map over tokens, a linear map
     attention.py            masks, scores, normalisers, weights, attend, the forms of attention layers
-    statistics.py           statistics of attention weights and of word alignments
+    statistics.py           statistics of attention weights, roles of heads, word alignments
     convolution.py          1-D convolution
     recurrence.py           one step of each cell, the scan over time, the Jacobians, gradient flow
     rwkv.py                 RWKV 4 and 7: the recurrences, their maps, time mix and channel mix

@@ -1,11 +1,11 @@
-"""Statistics of attention weights and of word alignments.
+"""Statistics of attention weights, of word alignments, and of the influence of words.
 
 Weights are one matrix (Nq, Nk). A link is a pair (word of the source, word of the target). This module does not
-know where weights and links come from.
+know where weights, links and log-probabilities come from.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -74,6 +74,58 @@ def block_map(weights: ArrayLike, size: int) -> Floats:
     return result
 
 
+# ---- roles of heads ----------------------------------------------------------------------------------------------
+
+
+def is_role_place(role: str, i: int, j: int, queries: Sequence[str], keys: Sequence[str], separators: Sequence[bool],
+                  links: set[tuple[int, int]]) -> bool:
+    """Whether key j is a place of a role for query i. "same" is that of self-attention, "copied" of cross-attention."""
+    if role == "itself":
+        return j == i
+    if role == "previous":
+        return j == i - 1
+    if role == "next":
+        return j == i + 1
+    if role == "first":
+        return j == 0
+    if role == "separators":
+        return separators[j]
+    if role == "in_order":
+        centre = 0 if len(queries) == 1 else math.floor(i * (len(keys) - 1) / (len(queries) - 1) + 0.5)
+        return j in (centre - 1, centre, centre + 1)
+    if role == "same":
+        return keys[j] == queries[i] and j != i
+    if role == "copied":
+        return keys[j] == queries[i]
+    if role == "after_same":
+        return j >= 1 and keys[j - 1] == queries[i] and j - 1 != i and j != i
+    if role == "gold":
+        return (i, j) in links
+    raise ValueError(f"`role` must be one of the roles above, but is {role!r} instead.")
+
+
+def role_score(role: str, maps: Sequence[ArrayLike], visible: Sequence[ArrayLike], queries: Sequence[Sequence[str]],
+               keys: Sequence[Sequence[str]], separators: Sequence[Sequence[bool]],
+               links: Sequence[set[tuple[int, int]]]) -> tuple[float, float, int]:
+    """The mean weight of one head on the places of a role, the mean of even weights, and the number of queries.
+
+    A map is that of one sequence, (Nq, Nk), and so are the keys that its queries may attend to. A query counts if it
+    may attend to two keys or more, and if one of them is a place of the role.
+    """
+    total, even, count = 0.0, 0.0, 0
+    for m in range(len(maps)):
+        weights, allowed = floats(maps[m]), np.asarray(visible[m])
+        for i in range(weights.shape[0]):
+            seen = [j for j in range(weights.shape[1]) if allowed[i, j]]
+            places = [j for j in seen if is_role_place(role, i, j, queries[m], keys[m], separators[m], links[m])]
+            if len(seen) < 2 or not places:
+                continue
+            total += sum(weights[i, j] for j in places)
+            even += len(places) / len(seen)
+            count += 1
+    return (total / count, even / count, count) if count else (0.0, 0.0, 0)
+
+
 # ---- word alignments ---------------------------------------------------------------------------------------------
 
 
@@ -124,3 +176,41 @@ def held_out_log_likelihood(sentences: Sequence[Sequence[Link]]) -> float:
             together = sum(1 for link in others if link == (s, t))
             terms.append(math.log((together + alone) / (sum(1 for link in others if link[0] == s) + 1)))
     return sum(terms) / len(terms)
+
+
+# ---- influence ---------------------------------------------------------------------------------------------------
+
+
+def influence(log_probabilities: Callable[[Sequence[int]], ArrayLike], source: Sequence[int],
+              words: Sequence[Sequence[int]]) -> Floats:
+    """I[t, s] = log p(y_t | x, y_<t) - log p(y_t | x without word s, y_<t). -> (n, M)
+
+    log_probabilities(x) has log p(y_t | x, y_<t) for every t = 1 .. n; words[s] has the positions of word s in x.
+    """
+    whole = floats(log_probabilities(source))
+    result = np.zeros((len(whole), len(words)))
+    for s, word in enumerate(words):
+        rest = [source[i] for i in range(len(source)) if i not in word]
+        without = floats(log_probabilities(rest))
+        for t in range(len(whole)):
+            result[t, s] = whole[t] - without[t]
+    return result
+
+
+def influence_shares(values: ArrayLike, least: float) -> Floats:
+    """max(0, I[t, s]) / r_t with r_t = sum_s max(0, I[t, s]), where r_t > least; 0 in the other rows."""
+    values = floats(values)
+    n, M = values.shape
+    result = np.zeros((n, M))
+    for t in range(n):
+        total = sum(max(0.0, values[t, s]) for s in range(M))
+        for s in range(M):
+            result[t, s] = max(0.0, values[t, s]) / total if total > least else 0.0
+    return result
+
+
+def without_effect(values: ArrayLike, threshold: float) -> list[int]:
+    """The words s with |I[t, s]| < threshold for all t."""
+    values = floats(values)
+    return [s for s in range(values.shape[1])
+            if all(abs(values[t, s]) < threshold for t in range(values.shape[0]))]

@@ -3,7 +3,9 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import torch
 from starlette.requests import Request
 
 from regard import allocation
@@ -31,8 +33,9 @@ class ServerContext:
         self.keys = None if settings.key_file is None else ApiKeys.read(settings.key_file)
         self.limiter, self.metrics = RateLimiter(), ServerMetrics(catalog)
         self.downloads = DownloadStore(STORE_FILES * settings.max_file_size)
-        self.inspection_pool = ThreadPoolExecutor(INSPECTION_THREADS, "regard-inspect")
-        self.file_pool = ThreadPoolExecutor(FILE_THREADS, "regard-files")
+        alone: dict[str, Any] = {"initializer": torch.set_num_threads, "initargs": (1,)}  # see regard.serving.models
+        self.inspection_pool = ThreadPoolExecutor(INSPECTION_THREADS, "regard-inspect", **alone)
+        self.file_pool = ThreadPoolExecutor(FILE_THREADS, "regard-files", **alone)
         self.uploads = 0
         self._reloading = False
 

@@ -492,7 +492,7 @@ class ServingEngine:
         max_queued: the number of texts that may wait; a request beyond that is refused with a `QueueFullError`.
         token_budget: the number of tokens, hypotheses times storage, that may run at once; by default what suits the
             device. A single text that needs more runs nevertheless.
-        threads: the number of threads of torch; by default as it is.
+        threads: the number of threads of torch; by default as many as in the thread that makes the engine.
     """
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
@@ -505,7 +505,8 @@ class ServingEngine:
         if threads is not None:
             checks.whole_number("threads", threads, 1)
         self._core, self._process = EngineCore(task, max_queued, token_budget, self.clock), os.getpid()
-        self._thread = threading.Thread(target=_serve, args=(self._core, threads), name="regard-engine", daemon=True)
+        self._thread = threading.Thread(target=_serve, args=(self._core, threads or torch.get_num_threads()),
+                                        name="regard-engine", daemon=True)
         self._thread.start()
         # The thread knows only the core, so an engine that nobody holds any more is stopped, as at the end of Python.
         self._stop = weakref.finalize(self, _stop, self._core, self._thread, self._process)
@@ -562,9 +563,8 @@ class ServingEngine:
         self.close(drain=error[0] is None)
 
 
-def _serve(core: EngineCore, threads: int | None) -> None:
-    if threads is not None:
-        torch.set_num_threads(threads)
+def _serve(core: EngineCore, threads: int) -> None:
+    torch.set_num_threads(threads)
     core.run()
 
 

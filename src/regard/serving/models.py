@@ -7,13 +7,18 @@
 Every model has an engine (`regard.serving.engine`), which runs its searches in a thread, and a second set of modules
 with the same weights for alignments and traces (`ServedModel.inspector`). Those record attention, and so must not share
 modules with a running search. A model for several languages serves all directions that it was trained on.
+
+Only the engines compute with several threads. OpenMP keeps a pool of threads for each thread that ever used several,
+and with more threads than cores in all pools together, every one of them sleeps between two operations instead of
+waiting for the next: a search took twice as long.
 """
 
 import copy
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -200,6 +205,18 @@ class ModelCatalog:
             model.engine.close(drain=drain, timeout=timeout)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in the calling thread alone, so that OpenMP makes no pool for it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
 def _load_task(argument: ModelArgument, device: str) -> tuple[Translator | Completer, tuple[LanguagePair, ...]]:
     """The task of a folder and its directions; one `search` warms it up, so that the first request is not slow."""
     task = load(argument.folder, device=device)

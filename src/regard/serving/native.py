@@ -18,8 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from regard.data.filters import is_blank
-from regard.inspection.page.document import dump_document, embedded_document, load_bundle, trace_tables
-from regard.inspection.trace import Trace
+from regard.inspection.page.document import load_bundle, page_html, plain_table
 from regard.serving.context import ServerContext
 from regard.serving.jobs import (
     BEAMS,
@@ -39,7 +38,7 @@ from regard.tasks.alignment import Alignment
 from regard.tasks.glossary import Glossary
 from regard.tasks.placeholders import split_lines
 from regard.tasks.search import Beam, DecodingStrategy, Sampling
-from regard.tasks.traces import trace_generated, trace_translation
+from regard.tasks.traces import INFLUENCE_LIMIT, trace_generated, trace_translation
 from regard.tasks.translator import Translation
 
 MAX_BEAMS = 64
@@ -322,7 +321,7 @@ async def _trace_table(direction: ServedDirection, job: JobContext, text: str, f
     def work() -> dict[str, Any]:
         with direction.model.lock:
             trace = trace_generated(direction.inspector(), text, found, name=direction.model.name)
-            return trace_tables([trace], TRACE_BYTES)[0]
+            return plain_table(trace, TRACE_BYTES)
 
     return await in_thread(job, work)
 
@@ -336,15 +335,11 @@ async def _look(server: ServerContext, job: JobContext, given: LookFields) -> st
     def work() -> str:
         with model.lock:
             trace = trace_translation(direction.inspector(), given.text, beams=given.beams, choice=given.choice,
-                                      prefix=given.prefix, translation=given.translation, name=model.name)
-            return _page(trace)
+                                      prefix=given.prefix, translation=given.translation, name=model.name,
+                                      influence_limit=INFLUENCE_LIMIT)
+            return page_html([trace], size_limit=TRACE_BYTES)
 
     page = await in_thread(job, work)
     path = server.downloads.new_path(".html")
     await asyncio.get_running_loop().run_in_executor(None, path.write_bytes, page.encode())
     return f"/look/{server.downloads.add(path, 'look.html', 'text/html', once=False)}"
-
-
-def _page(trace: Trace) -> str:
-    bundle, document = load_bundle(), embedded_document([trace], size_limit=TRACE_BYTES)
-    return bundle.page(document["title"], dump_document(document), bundle.policy())

@@ -19,6 +19,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, Self
 
+import torch
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -187,7 +188,8 @@ def _allow_many_files(count: int) -> None:
 
 def load_catalog(models: Sequence[str], settings: ServerSettings) -> ModelCatalog:
     """The models of a server with their engines."""
-    make_engine = partial(ServingEngine, max_queued=settings.max_queue, threads=settings.threads)
+    threads = settings.threads or max(1, torch.get_num_threads() // len(models))
+    make_engine = partial(ServingEngine, max_queued=settings.max_queue, threads=threads)
     return ModelCatalog.load([parse_model(one) for one in models], make_engine, device=settings.device)
 
 

@@ -42,7 +42,7 @@ class ServerSettings:
     log: str = "text"
     device: str = "cpu"
     threads: int | None = None
-    """CPU threads of the models; None leaves it to torch."""
+    """CPU threads of each model; by default the models share the cores."""
     read_timeout: float = 20.0
     """Seconds in which the headers of a request must arrive, and then its body."""
     max_connections: int = 4096

@@ -490,12 +490,32 @@ def _claim(folder: FolderPath) -> Iterator[Path]:
         raise FolderError(f"{target}: this is the root of the file system. Choose a folder inside it.")
     with ExitStack() as stack:
         with filesystem.folder_in_errors(target):
-            refuse_foreign(target)
+            _refuse_foreign_unlocked(target)
             _make_parents(target.parent)
             stack.enter_context(filesystem.file_lock(lock_path(target)))
             recover(target)
             refuse_foreign(target)
         yield target
+
+
+def _refuse_foreign_unlocked(target: Path) -> None:
+    """Refuse a foreign folder before the lock is taken, so that no lock file is made beside it.
+
+    If another process replaces the folder during the check, it is not foreign, and the check under the lock decides.
+    """
+    with ExitStack() as stack:
+        before = None
+        try:
+            before = stack.enter_context(filesystem.pinned_folder(target))
+        except FileNotFoundError:
+            return
+        except OSError:
+            pass  # a file, or a folder that may not be opened: no process replaces it
+        try:
+            refuse_foreign(target)
+        except (FolderError, OSError):
+            if before is None or _is_unchanged(target, before):
+                raise
 
 
 def _check_content(name: str, content: object) -> None:

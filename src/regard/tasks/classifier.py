@@ -4,7 +4,7 @@ Both read texts in batches of similar length; the result for one text does not d
 a `Classifier` and a `Labeller`, which assigns labels to tokens, have in common.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
@@ -17,6 +17,7 @@ from regard.tasks.task import EncoderTask, Ids, as_texts, map_batches
 
 if TYPE_CHECKING:
     from regard.inspection.watch import Replay
+    from regard.tasks.influence import Influence
 
 IMAGE_BATCH_SIZE = 256
 
@@ -96,6 +97,23 @@ class Classifier(LabelTask):
     def _probabilities(self, rows: Ids) -> list[Tensor]:
         self._check_reads_text("rows")
         return super()._probabilities(rows)
+
+    def influence(self, given: str | Tensor, label: str | None = None, *,
+                  words: Iterable[int] | None = None) -> "Influence":
+        """How much each word of a text, or each patch of an image, matters for the label.
+
+        The model reads the text without each word, or the image with each patch in grey; the difference of the
+        log-probabilities of the label is the influence, in nats.
+
+        Args:
+            given: a text, or an image (C, H, W) as for `classify`.
+            label: the name of a label; by default the most probable one.
+            words: the numbers of the words, or patches, that are left out, from 0, each alone. By default all are; of
+                more than 64, groups of neighbours.
+        """
+        from regard.tasks.influence import label_influence
+
+        return label_influence(self, given, label, words)
 
     def label_images(self, images: Tensor) -> Tensor:
         """The label probabilities, (images, labels), of images (B, C, H, W)."""

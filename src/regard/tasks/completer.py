@@ -3,6 +3,7 @@
     complete    beam search or greedy search
     sample      random continuations
     stream      one continuation, in pieces of text as the model generates them
+    influence   which words of a text, or of a prompt, the words after them depend on
 
 A token may end in the middle of a character, and its leading space may depend on its neighbours. `stream_text`
 therefore yields a piece of text only when later tokens cannot change it:
@@ -47,6 +48,7 @@ from regard.tasks.task import (
 
 if TYPE_CHECKING:
     from regard.inspection.watch import Replay
+    from regard.tasks.influence import Influence
 
 DEFAULT_MAX_LENGTH = 100
 """Tokens that are generated at most."""
@@ -169,6 +171,22 @@ class Completer(TextTask):
         ordered = [results[number] for number in range(len(rows))]
         self._notify_completions(rows, ordered)
         return ordered
+
+    def influence(self, given: str | Completion, *, words: Iterable[int] | None = None) -> "Influence":
+        """How much each word of a context matters for the words after it.
+
+        The model reads the words once with the whole context and once without each word of it; the difference of the
+        log-probabilities is the influence of the word, in nats.
+
+        Args:
+            given: a text, whose words have an influence on its later words; or a result of `complete`, whose
+                prompt has one on the generated text.
+            words: the numbers of the words that are left out, from 0, each alone. By default all are; in a context of
+                more than 64 words, groups of neighbours.
+        """
+        from regard.tasks.influence import language_influence
+
+        return language_influence(self, given, words)
 
     @checks.renamed_arguments(**RENAMED)
     def complete_ids(self, prompts: Ids, *, max_length: int, beams: int = 1, nbest: int = 1,

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from regard import checks
 from regard.checks import whole_number
-from regard.data.batches.batch import MaskedCollator, MaskingConfig, pad_sequences
+from regard.data.batches.batch import Batch, MaskedCollator, MaskingConfig, pad_sequences
 from regard.data.batches.plan import ExampleNumbers
 from regard.data.spans import count_irregular
 from regard.data.store import Ragged
@@ -330,8 +330,8 @@ def translation_loss(task: Translator, pairs: Iterable[tuple[str, str]], *,
     for numbers in length_batches([max(map(len, both)) for both in zip(sources, inputs, strict=True)], batch_tokens):
         source, target = (task.tokens([rows[number] for number in numbers]) for rows in (sources, inputs))
         features = task.model.features(source, target)  # type: ignore[operator]
-        parts.append(_token_loss(task, features, _label_tensor(task, [labels[number] for number in numbers])))
-    return _total_loss(parts)
+        parts.append(token_loss(task, features, label_tensor(task, [labels[number] for number in numbers])))
+    return total_loss(parts)
 
 
 def text_loss(task: Completer, text: str, *, window: int | None = None) -> TokenLoss:
@@ -361,12 +361,12 @@ def stream_loss(task: Completer, ids: Sequence[int], *, window: int | None = Non
     if positions is None and all(isinstance(block.mixer, RowState) for block in state.stack.blocks):
         for some, expected in zip(inputs, labels, strict=True):
             features, state = model.step_features(state, task.tokens([some]).ids)
-            parts.append(_token_loss(task, features, _label_tensor(task, [expected])))
-        return _total_loss(parts)
+            parts.append(token_loss(task, features, label_tensor(task, [expected])))
+        return total_loss(parts)
     for numbers in length_batches([*map(len, inputs)]):
         features = model.features(task.tokens([inputs[number] for number in numbers]))
-        parts.append(_token_loss(task, features, _label_tensor(task, [labels[number] for number in numbers])))
-    return _total_loss(parts)
+        parts.append(token_loss(task, features, label_tensor(task, [labels[number] for number in numbers])))
+    return total_loss(parts)
 
 
 @torch.inference_mode()
@@ -374,15 +374,18 @@ def masked_loss(task: Filler, texts: Sequence[str], *, masking: MaskingConfig | 
                 seed: int = 0) -> TokenLoss:
     """The loss of a masked model on random masked tokens of texts; the same tokens for the same seed."""
     task.check_eval_mode()
+    return total_loss(token_loss(task, task.model.features(batch.inputs), batch.labels)  # type: ignore[operator]
+                      for batch in masked_batches(task, texts, masking=masking, seed=seed))
+
+
+def masked_batches(task: Filler, texts: Sequence[str], *, masking: MaskingConfig | None = None,
+                   seed: int = 0) -> Iterator[Batch]:
+    """Batches of texts with random masked tokens; the same tokens for the same seed."""
     rows = task.encode_texts(texts)
     collate = MaskedCollator(_EncodedRows(rows), task.special, task.vocabularies[0], masking or MaskingConfig(),
                              pad_sequences, seed)
-    parts = []
     for numbers in length_batches([*map(len, rows)]):
-        batch = collate(np.array(numbers, np.int64), 0).to(task.device)
-        features = task.model.features(batch.inputs)  # type: ignore[operator]
-        parts.append(_token_loss(task, features, batch.labels))
-    return _total_loss(parts)
+        yield collate(np.array(numbers, np.int64), 0).to(task.device)
 
 
 @dataclass(frozen=True)
@@ -396,25 +399,36 @@ class _EncodedRows:
         return (Ragged(np.concatenate([*some, np.zeros(0, np.int64)]), np.array([*map(len, some)], np.int64)),)
 
 
-def _label_tensor(task: Task, rows: Ids) -> Tensor:
+def label_tensor(task: Task, rows: Ids) -> Tensor:
+    """Labels of tokens as a padded batch, (B, N); padding is ignored by `token_loss`."""
     return Tokens.of(rows, padding=IGNORED_LABEL).ids.to(task.device)
 
 
-def _token_loss(task: Task, features: Tensor, labels: Tensor) -> TokenLoss:
+def token_loss(task: Task, features: Tensor, labels: Tensor) -> TokenLoss:
     """The loss of the labels that are not ignored."""
     counted = labels != IGNORED_LABEL
     nll = sum((part.item() for part in _loss_chunks(task, features[counted], labels[counted])), 0.0)
     return TokenLoss(nll, int(counted.sum()))
 
 
-def _loss_chunks(task: Task, features: Tensor, labels: Tensor) -> Iterator[Tensor]:
+def row_losses(task: Task, features: Tensor, labels: Tensor) -> Tensor:
+    """The sum of -log p of the labels of each row of a batch, (B,), in double precision; ignored labels count 0."""
+    counted = labels != IGNORED_LABEL
+    losses = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
+    parts = [*_loss_chunks(task, features[counted], labels[counted], "none")]
+    losses[counted] = torch.cat(parts).double() if parts else losses[counted]
+    return losses.reshape(len(labels), -1).sum(dim=-1)
+
+
+def _loss_chunks(task: Task, features: Tensor, labels: Tensor, reduction: str = "sum") -> Iterator[Tensor]:
     output = task.model.output
     assert isinstance(output, torch.nn.Linear)
     count = max(1, MAX_LOGITS // output.out_features)
     for some, expected in zip(features.split(count), labels.split(count), strict=True):
-        yield F.cross_entropy(output(some).float(), expected, reduction="sum")
+        yield F.cross_entropy(output(some).float(), expected, reduction=reduction)
 
 
-def _total_loss(parts: Iterable[TokenLoss]) -> TokenLoss:
+def total_loss(parts: Iterable[TokenLoss]) -> TokenLoss:
+    """The loss of several parts together."""
     losses = list(parts)
     return TokenLoss(math.fsum(part.nll for part in losses), sum(part.tokens for part in losses))

@@ -11,10 +11,10 @@ text that is longer than the positions of the model is read in overlapping windo
 window that has most context on its shorter side; models without a largest position read any text whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from regard.data.tokenizer.interface import Span, check_text
 from regard.data.tokenizer.units import EncodedTokens, TokenEncoder, overlapping_windows, token_spans
 from regard.tasks.classifier import LabelTask
 from regard.tasks.task import map_batches, one_or_many
+
+if TYPE_CHECKING:
+    from regard.tasks.influence import Influence
 
 
 class TokenLabel(NamedTuple):
@@ -148,6 +151,22 @@ class Labeller(LabelTask):
                             batch_tokens: int | None = None) -> list[Tensor]:
         """The probabilities of all labels for each token, (tokens, labels), on the CPU."""
         return [probabilities for probabilities, _ in self._token_probabilities(sequences, batch_tokens)]
+
+    def influence(self, text: str, *, tokenized: bool = False, words: Iterable[int] | None = None) -> "Influence":
+        """How much each token of a text matters for the labels of the others.
+
+        The model labels the text without each token; the difference of the log-probabilities of the labels is the
+        influence of the token, in nats. A token that is left out has no label, so its value for its own is NaN.
+
+        Args:
+            tokenized: whether the words of the text are separated by spaces already, punctuation marks too.
+            words: the numbers of the tokens that are left out, from 0, each alone. By default all are; of more than 64,
+                groups of neighbours.
+        """
+        from regard.tasks.influence import labelling_influence
+
+        spans = token_spans(check_text(text), self.unit, split_punctuation=self.splits_punctuation and not tokenized)
+        return labelling_influence(self, text, [text[span.start:span.end] for span in spans], spans, words)
 
     def unknown_tokens(self, text: str) -> list[str]:
         """The characters of a text, or its words, that the model does not know and reads as the unknown token."""

@@ -18,7 +18,7 @@ from torch import nn
 
 from regard import checks
 from regard.checks import whole_number
-from regard.data.tokenizer.interface import Tokenizer
+from regard.data.tokenizer.interface import Tokenizer, Word
 from regard.decoding.beam import BeamSearch, beam, beam_search
 from regard.decoding.constraints import Constraint, NoRepeatNgram, TermAlternatives
 from regard.decoding.request import Hypothesis, SourceInput
@@ -323,15 +323,21 @@ def scored_words(tokenizer: Tokenizer, ids: Sequence[int], log_probabilities: Se
     Of a word that the prompt began, only the generated tokens count. The end token is not a word, so
     `log_probabilities` may have one element more than `ids`.
     """
+    text, words = generated_words(tokenizer, ids, prompt)
+    return tuple(ScoredWord(text[word.start:word.end], word.start, word.end,
+                            float(sum(log_probabilities[word.first_token:word.last_token + 1]))) for word in words)
+
+
+def generated_words(tokenizer: Tokenizer, ids: Sequence[int], prompt: Sequence[int] = ()) -> tuple[str, list[Word]]:
+    """The text that ids add to a prompt, and its words; of a word that the prompt began, only the generated tokens."""
     before, all_ids = tokenizer.decode(prompt), [*prompt, *ids]
     text = tokenizer.decode(all_ids)
     if not text.startswith(before):  # some tokenizers join neighbours: then the ids are a text of their own
-        return scored_words(tokenizer, ids, log_probabilities)
+        return generated_words(tokenizer, ids)
     words = []
     for word in tokenizer.decoded_words(all_ids):
         first, start = max(word.first_token - len(prompt), 0), max(word.start, len(before))
         last = word.last_token - len(prompt)
         if last >= 0 and start < word.end:
-            words.append(ScoredWord(text[start:word.end], start - len(before), word.end - len(before),
-                                    float(sum(log_probabilities[first:last + 1]))))
-    return tuple(words)
+            words.append(Word(start - len(before), word.end - len(before), first, last))
+    return text[len(before):], words

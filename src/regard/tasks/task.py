@@ -60,6 +60,7 @@ from regard.toml import ConfigProblem, KeyPath, TomlDocument, escape
 
 if TYPE_CHECKING:
     from regard.inspection.watch import Replay
+    from regard.tasks.heads import HeadReport
 
 CONFIG_FILE, WEIGHTS_FILE = "config.toml", "model.safetensors"
 MAX_BATCH_TOKENS = 4096
@@ -143,6 +144,21 @@ class Task:
         card = model_card(self.config.kind, self.config.parameters(), reads_text=tokenizer is not None,
                           labels=self.labels, vocabularies=self.vocabularies, record=record)
         folders.save(folder, files, editable={CARD_FILE: card.encode()})
+
+    def heads(self, data: Any, *, sentences: int = 200) -> "HeadReport":
+        """Measure what each attention head does: its roles, and how much the loss rises without it.
+
+        See `regard.tasks.heads` for the cost, and `regard.inspection.heads` for the roles.
+
+        Args:
+            data: for a `Translator` pairs (source, target), or pairs of the phrasebook, which have gold links; for a
+                `Completer` or a `Filler` texts; for a `Classifier` (text, label), or (images, labels); for a
+                `Labeller` (tokens, labels).
+            sentences: the number of sentences that are read, the first ones; for a `Completer` windows of the text.
+        """
+        from regard.tasks.heads import measure_heads
+
+        return measure_heads(self, data, sentences=sentences)
 
     @property
     def device(self) -> torch.device:

@@ -8,17 +8,18 @@
     trace_image(classifier, image)                          an image, in patches
 
 `regard look` uses these functions: they show more than `regard.watch`, such as the search tree, another result of the
-search, or another prefix.
+search, another prefix, or the influence of each word (`influence_limit`).
 
 The `replay_...` functions are what a task tells its observers (`Task.notify`): the tokens that its model read and
 wrote, and how to read them once more. A generated text is read teacher-forced, all tokens at once, which gives the same
 attention weights: row i of the map of a translation is the attention from which token i was predicted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard import checks
@@ -30,7 +31,13 @@ from regard.decoding.request import Hypothesis
 from regard.decoding.tree import SearchTree, beam_tree
 from regard.inspection.recorder import CROSS, find_attention_modules
 from regard.inspection.trace import Trace
-from regard.inspection.trace_format import GeneratedTokens, SearchNode, TracedSearch, TraceSide
+from regard.inspection.trace_format import (
+    GeneratedTokens,
+    SearchNode,
+    TracedImage,
+    TracedSearch,
+    TraceSide,
+)
 from regard.inspection.watch import (
     DEFAULT_LIMIT,
     AlignmentAttention,
@@ -44,6 +51,16 @@ from regard.models.vision import ImageClassifier
 from regard.tasks.classifier import Classifier, Embedder
 from regard.tasks.completer import Completer
 from regard.tasks.filler import BLANK_PATTERN, Filler
+from regard.tasks.influence import (
+    MAX_GROUPS,
+    TokenInfluence,
+    completion_tokens,
+    label_tokens,
+    labelled_tokens,
+    patch_tokens,
+    text_tokens,
+    translation_tokens,
+)
 from regard.tasks.labeller import Labeller, Labelling
 from regard.tasks.search import Beam, GeneratedText, SearchInputs
 from regard.tasks.task import Task, check_lengths, max_positions
@@ -52,7 +69,10 @@ from regard.tokens import Tokens
 
 TITLE_LENGTH = 80
 """Characters of a text that are shown above a picture."""
-SOURCE, TARGET, READ, TEXT, WRITTEN, IMAGE, LABELS = "source", "target", "read", "text", "written", "image", "labels"
+SOURCE, TARGET, READ, TEXT, WRITTEN, IMAGE = "source", "target", "read", "text", "written", "image"
+LABELS, LABEL = "labels", "label"
+INFLUENCE_LIMIT = MAX_GROUPS
+"""The number of input words up to which `regard look` computes the influence of each."""
 ATTENTION_SIDES = {"encoder.self": (SOURCE, SOURCE), "decoder.self": (TARGET, READ), "decoder.cross": (TARGET, SOURCE)}
 
 
@@ -77,7 +97,7 @@ class _RecordedBeam(Beam):
 
 
 def trace_translation(translator: Translator, text: str, *, beams: int = 5, choice: int = 0, prefix: str = "",
-                      translation: str | None = None, name: str = "") -> Trace:
+                      translation: str | None = None, name: str = "", influence_limit: int = 0) -> Trace:
     """Trace the translation of a text, with the search tree.
 
     Args:
@@ -87,6 +107,7 @@ def trace_translation(translator: Translator, text: str, *, beams: int = 5, choi
         translation: the result that is traced, by its text. One that the search does not find is read as it is
             (`trace_forced`), and has no search tree.
         name: the name of the model, for display.
+        influence_limit: the number of source words up to which the influence of each is computed; 0 leaves it out.
     """
     _check_text(text)
     strategy, both = _RecordedBeam.of(beams), translator.pair_tokenizer()
@@ -95,16 +116,17 @@ def trace_translation(translator: Translator, text: str, *, beams: int = 5, choi
     if translation is not None:
         same = [number for number, one in enumerate(results) if one.text.strip() == translation.strip()]
         if not same:
-            return trace_forced(translator, text, translation, name=name)
+            return trace_forced(translator, text, translation, name=name, influence_limit=influence_limit)
         choice = same[0]
     if not 0 <= choice < len(results):
         raise checks.wrong("choice", f"one of the {len(results)} results of the search, from 0", choice)
     prefix_ids = both.encode_targets([prefix])[0]
-    tree = _search_tree(strategy.trees[0], beams, both.target, prefix_ids, best.log_probabilities)
-    return _trace_pair(translator, text, results[choice], name, tree)
+    tree = _search_tree(strategy, both.target, prefix_ids, best.log_probabilities)
+    return _trace_pair(translator, text, results[choice], name, tree, influence_limit)
 
 
-def trace_forced(translator: Translator, text: str, translation: str, *, name: str = "") -> Trace:
+def trace_forced(translator: Translator, text: str, translation: str, *, name: str = "",
+                 influence_limit: int = 0) -> Trace:
     """Trace a given translation; its score is the mean log-probability of its tokens."""
     _check_text(text)
     both = translator.pair_tokenizer()
@@ -113,62 +135,95 @@ def trace_forced(translator: Translator, text: str, translation: str, *, name: s
     check_lengths("translation", [[translator.start_id(), *ids]], max_positions(translator.model.decoder))
     memory = translator.model.encode(translator.tokens([source]))  # type: ignore[operator]
     [logs] = forced(translator.model, memory, [[translator.start_id()]], [[*ids, end]])  # type: ignore[arg-type]
-    return _trace_pair(translator, text, Hypothesis(ids, logs, sum(logs) / len(logs), end), name)
+    found = Hypothesis(ids, logs, sum(logs) / len(logs), end)
+    return _trace_pair(translator, text, found, name, influence_limit=influence_limit)
 
 
-def trace_generated(translator: Translator, text: str, found: GeneratedText, *, name: str = "") -> Trace:
+def trace_generated(translator: Translator, text: str, found: GeneratedText, *, name: str = "",
+                    influence_limit: int = 0) -> Trace:
     """Trace a translation that the model generated before, from exactly its tokens; it has no search tree."""
     _check_text(text)
-    return _trace_pair(translator, text, found, name)
+    return _trace_pair(translator, text, found, name, influence_limit=influence_limit)
 
 
 def trace_completion(completer: Completer, text: str, *, max_length: int = 0, beams: int = 1,
-                     name: str = "") -> Trace:
+                     name: str = "", influence_limit: int = 0) -> Trace:
     """Trace a text and a continuation of at most `max_length` tokens. With 0 the text is only read."""
+    tokenizer = completer.text_tokenizer()
     if not max_length:
         _check_text(text)
         first = [] if completer.special.cls is None else [completer.special.cls]
-        ids = [*first, *completer.text_tokenizer().encode(text)]
+        ids = [*first, *tokenizer.encode(text)]
         check_lengths("text", [ids], max_positions(completer.model.decoder))
-        return _make_trace(completer, replay_sequence(completer, ids, text), name)
+        trace = _make_trace(completer, replay_sequence(completer, ids, text), name)
+        words = trace.sides[TEXT].words
+        return _with_influence(trace, len(words), influence_limit, TEXT, TEXT,
+                               lambda: text_tokens(completer, ids, words))
     strategy = _RecordedBeam.of(beams, max_length)
     [found] = completer.search([text], strategy)
-    tree = _search_tree(strategy.trees[0], beams, completer.text_tokenizer())
-    return _make_trace(completer, replay_completion(completer, found.prompt_ids, found), name, tree)
+    tree = _search_tree(strategy, tokenizer)
+    trace = _make_trace(completer, replay_completion(completer, found.prompt_ids, found), name, tree)
+    words = tuple(tokenizer.decoded_words(found.prompt_ids))
+    target = [*found.ids, *([] if found.cut else completer.end_ids()[:1])]
+    return _with_influence(trace, len(words) if WRITTEN in trace.sides else 0, influence_limit, WRITTEN, TEXT,
+                           lambda: completion_tokens(completer, found.prompt_ids, words, target))
 
 
-def trace_input(task: Filler | Classifier | Labeller | Embedder, text: str, *, name: str = "") -> Trace:
+def trace_input(task: Filler | Classifier | Labeller | Embedder, text: str, *, name: str = "",
+                influence_limit: int = 0) -> Trace:
     """Trace a text that a model reads; for a `Filler` a blank in it, ___, is a masked token.
 
-    For a `Labeller` the rows of the maps are tokens with their labels, such as cat/NOUN.
+    For a `Labeller` the rows of the maps are tokens with their labels, such as cat/NOUN. With a limit for the
+    influence, the label of a `Classifier` is a side of its own.
     """
     if isinstance(task, Labeller):
         _check_text(text)
         tokens = [text[span.start:span.end] for span in token_spans(text, task.unit,
                                                                     split_punctuation=task.splits_punctuation)]
         check_lengths("text", [task.token_ids(tokens).ids], task.max_positions())
-        return _make_trace(task, replay_labelled(task, tokens, text), name)
+        trace = _make_trace(task, replay_labelled(task, tokens, text), name)
+        return _with_influence(trace, len(tokens), influence_limit, LABELS, TEXT, lambda: labelled_tokens(task, tokens))
     if isinstance(task, Filler) and BLANK_PATTERN.search(text):
         ids = task.encode_blanks(text)
     else:
         [ids] = task.encode_texts([text])
-    return _make_trace(task, replay_sequence(task, ids, text), name)
+    trace = _make_trace(task, replay_sequence(task, ids, text), name)
+    words = trace.sides[TEXT].words
+    if not isinstance(task, Classifier) or not 0 < len(words) <= influence_limit:
+        return trace
+    with torch.inference_mode():
+        probabilities = task._probabilities([ids])[0]
+    label = int(probabilities.argmax())
+    return _with_influence(_with_label(trace, task, probabilities), len(words), influence_limit, LABEL, TEXT,
+                           lambda: label_tokens(task, ids, words, label))
 
 
-def trace_image(classifier: Classifier, image: Tensor, *, title: str = "", name: str = "") -> Trace:
-    """Trace an image (C, H, W), scaled as in training, in patches."""
+def trace_image(classifier: Classifier, image: Tensor, *, title: str = "", name: str = "",
+                influence_limit: int = 0) -> Trace:
+    """Trace an image (C, H, W), scaled as in training, in patches.
+
+    With a limit for the influence, that of each patch, or of square blocks of them, on the label is computed.
+    """
     if not isinstance(classifier.model, ImageClassifier):
         raise checks.wrong("classifier", "one of images", "one of texts")
-    return replace(_make_trace(classifier, replay_image(classifier, image), name), title=title)
+    trace = replace(_make_trace(classifier, replay_image(classifier, image), name), title=title)
+    if not influence_limit:
+        return trace
+    probabilities = classifier._image_probabilities(image.unsqueeze(0))[0]
+    found = patch_tokens(classifier, image, int(probabilities.argmax()))
+    return replace(_with_label(trace, classifier, probabilities), influence=found.traced(LABEL, IMAGE))
 
 
 def _trace_pair(translator: Translator, text: str, found: Hypothesis | GeneratedText, name: str,
-                tree: TracedSearch | None = None) -> Trace:
+                tree: TracedSearch | None = None, influence_limit: int = 0) -> Trace:
     if not found.ids and found.cut:
         raise ValueError("The model generated nothing for this text, so there is no attention to show.")
     [source] = translator.pair_tokenizer().encode_sources([text])
-    replay = replay_translation(translator, text, source, found, translator.start_id())
-    return _make_trace(translator, replay, name, tree)
+    trace = _make_trace(translator, replay_translation(translator, text, source, found, translator.start_id()), name,
+                        tree)
+    words, target = trace.sides[SOURCE].words, [*found.ids, *([] if found.cut else translator.end_ids()[:1])]
+    return _with_influence(trace, len(words), influence_limit, TARGET, SOURCE,
+                           lambda: translation_tokens(translator, source, words, target))
 
 
 def _make_trace(task: Task, replay: Replay, name: str, tree: TracedSearch | None = None) -> Trace:
@@ -182,10 +237,24 @@ def _make_trace(task: Task, replay: Replay, name: str, tree: TracedSearch | None
     return replace(found, title=title, search=tree)
 
 
-def _search_tree(tree: SearchTree, beams: int, tokenizer: Tokenizer, prefix: Sequence[int] = (),
+def _with_influence(trace: Trace, words: int, limit: int, rows: str, columns: str,
+                    compute: Callable[[], TokenInfluence]) -> Trace:
+    """The trace with the influence between two sides, if there are words and not more than the limit."""
+    return replace(trace, influence=compute().traced(rows, columns)) if 0 < words <= limit else trace
+
+
+def _with_label(trace: Trace, classifier: Classifier, probabilities: Tensor) -> Trace:
+    """The trace with the most probable label as a side of its own."""
+    best, number = probabilities.max(dim=-1)
+    label = classifier.label_names()[int(number)]
+    side = TraceSide((label,), label, (Word(0, len(label), 0, 0),))
+    return replace(trace, sides={**trace.sides, LABEL: side}, written=GeneratedTokens(LABEL, (float(best.log()),)))
+
+
+def _search_tree(strategy: _RecordedBeam, tokenizer: Tokenizer, prefix: Sequence[int] = (),
                  logs: Sequence[float] = ()) -> TracedSearch:
     """The search tree with token names, after a prefix with its log-probabilities."""
-    nodes, total = list[SearchNode](), 0.0
+    nodes, total, tree = list[SearchNode](), 0.0, strategy.trees[0]
     for id_, log in zip(prefix, logs, strict=False):
         total += log
         nodes.append(SearchNode(len(nodes) - 1, tokenizer.pieces([id_])[0], log, total, False, True))
@@ -194,8 +263,9 @@ def _search_tree(tree: SearchTree, beams: int, tokenizer: Tokenizer, prefix: Seq
     for branch in tree.branches:
         parent = branch.parent + shift if branch.parent >= 0 else shift - 1
         nodes.append(SearchNode(parent, pieces[branch.token], branch.log_probability, total + branch.total,
-                                branch.ended, branch.kept))
-    return TracedSearch(beams, tuple(nodes), tuple(place + shift for place in tree.best), tree.left_out or None)
+                                branch.ended, branch.kept, branch.score))
+    return TracedSearch(strategy.beams, tuple(nodes), tuple(place + shift for place in tree.best),
+                        tree.left_out or None, "mean" if strategy.length_penalty == "mean" else "total")
 
 
 def _check_text(text: str) -> None:
@@ -277,8 +347,17 @@ def _quiet_labels(labeller: Labeller, tokens: Sequence[str]) -> Labelling:
 def replay_image(task: Task, pixels: Tensor) -> Replay:
     """An image (C, H, W) that was read, scaled as in training."""
     side, weight = patch_side(task.model), next(task.model.parameters())
-    sides = {} if side is None else {IMAGE: side}
+    sides = {} if side is None else {IMAGE: replace(side, image=_traced_image(pixels))}
     return Replay(lambda: task.model(pixels.to(weight).unsqueeze(0)), SequenceInfo(sides))
+
+
+def _traced_image(pixels: Tensor) -> TracedImage | None:
+    """The bytes of an image (C, H, W) from -1 to 1; None if it is neither grey nor in colours."""
+    if pixels.dim() != 3 or pixels.shape[0] not in (1, 3):
+        return None
+    channels, height, width = pixels.shape
+    scaled = ((pixels.detach().float() + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    return TracedImage(height, width, channels, scaled.permute(1, 2, 0).contiguous().cpu().numpy().tobytes())
 
 
 def _unpadded(task: Task, ids: Sequence[int]) -> Tokens:

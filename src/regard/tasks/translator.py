@@ -4,6 +4,7 @@
     sample       random translations
     mbr          minimum Bayes risk: of several translations the one most similar to the others
     align        which words of the source each word of a translation attends to
+    influence    which words of the source each word of a translation depends on
 
 `TranslatorMixin` has the methods that every engine offers: torch here, CTranslate2 in
 `regard.tasks.ctranslate2_engine`. Texts are translated in batches of similar length; the result for one text does not
@@ -14,7 +15,7 @@ import copy
 import html
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
@@ -77,7 +78,9 @@ from regard.tasks.task import (
 )
 
 if TYPE_CHECKING:
+    from regard.inspection.trace import Trace
     from regard.inspection.watch import Replay
+    from regard.tasks.influence import Influence
 
 LENGTH_FACTOR, EXTRA_LENGTH = 2, 50
 """The default maximum length: LENGTH_FACTOR times the tokens of the source, and EXTRA_LENGTH more."""
@@ -95,6 +98,8 @@ class Translation(GeneratedText):
 
     look: "Callable[[Translation], Alignment] | None" = field(default=None, repr=False, compare=False)
     """Computes the alignment with the model; lost when a translation is copied or pickled."""
+    tracer: "Callable[[Translation], Trace] | None" = field(default=None, repr=False, compare=False)
+    """Computes the trace with the model; lost likewise."""
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -107,20 +112,36 @@ class Translation(GeneratedText):
                              "was copied or made by another engine. Call translator.align([text], [translation]).")
         return self.look(self)
 
+    @cached_property
+    def trace(self) -> "Trace":
+        """The attention of the model for this translation, as `regard look` shows it.
+
+        The model reads the source and the generated tokens again.
+        """
+        if self.tracer is None:
+            raise ValueError("The attention of this translation cannot be computed: it has lost its model, because it "
+                             "was copied or made by another engine. Use regard.watch(translator).")
+        return self.tracer(self)
+
     def _repr_html_(self) -> str:
-        """The text and its score, for a notebook; a word under the pointer shows the source words it attends to."""
+        """The text, its score and the page of its attention, for a notebook.
+
+        A word of the text under the pointer shows the source words that it attends to, also where a viewer of
+        notebooks leaves out the page.
+        """
         try:
-            shown = alignment_html(self.alignment)
-        except ValueError:  # a model without attention, or a translation that was copied
-            shown = f'<div dir="auto">{html.escape(self.text)}</div>'
+            shown, page = alignment_html(self.alignment), self.trace._repr_html_()
+        except ValueError:  # a model without attention, an empty text, or a translation that was copied
+            shown, page = f'<div dir="auto">{html.escape(self.text)}</div>', ""
         others = "".join(f'<li dir="auto">{html.escape(one.text)} <small>{one.score:.4g}</small></li>'
                          for one in self.alternatives)
         return (f"{shown}<div><small>score {self.score:.4g}{', truncated' * self.cut}</small></div>"
-                + (f"<ol start='2'>{others}</ol>" if others else ""))
+                + (f"<ol start='2'>{others}</ol>" if others else "") + page)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the model."""
-        return {**self.__dict__, "look": None}
+        return {**{name: value for name, value in self.__dict__.items() if name != "trace"}, "look": None,
+                "tracer": None}
 
 
 class TranslatorMixin(ABC):
@@ -334,11 +355,12 @@ class Translator(Task, TranslatorMixin):
 
     def make_translation(self, text: str, hypotheses: Sequence[Hypothesis]) -> Translation:
         """The translation of a text from the hypotheses for it; of a blank text, which has none, it is empty."""
-        look = self._look(text)
+        look, tracer = self._look(text), self._tracer(text)
         if not hypotheses:
-            return Translation("", 0.0, (), False, look=look)
+            return Translation("", 0.0, (), False, look=look, tracer=tracer)
         target = self.pair_tokenizer().target
-        return with_alternatives([replace(_make_translation(target, one), look=look) for one in hypotheses])
+        return with_alternatives([replace(_make_translation(target, one), look=look, tracer=tracer)
+                                  for one in hypotheses])
 
     def check_search(self, strategy: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
         """Refuse what this model cannot do, before any text is read."""
@@ -466,6 +488,24 @@ class Translator(Task, TranslatorMixin):
         pairs = [(text, one.ids) for text, one in zip(texts, translations, strict=True)]
         return self.into(to)._align_pairs(pairs, layer)
 
+    def influence(self, text: str, translation: "Translation | str | None" = None, *,
+                  words: Iterable[int] | None = None, to: str | None = None) -> "Influence":
+        """How much each word of a text matters for each word of its translation.
+
+        The model reads the translation with the whole text and without each word; the difference of the
+        log-probabilities is the influence of the word, in nats. It needs no attention.
+
+        Args:
+            translation: a text, or a result of `translate`, of which exactly the generated tokens are read; by default
+                what `translate` returns.
+            words: the numbers of the words that are left out, from 0, each alone. By default all are; in a text of more
+                than 64 words, groups of neighbours.
+            to: the target language, if the model has several.
+        """
+        from regard.tasks.influence import translation_influence
+
+        return translation_influence(self.into(to), text, translation, words)
+
     @property
     def attends(self) -> bool:
         """Whether the model has cross-attention; a recurrent one may have a single context vector."""
@@ -574,6 +614,14 @@ class Translator(Task, TranslatorMixin):
 
     def _look(self, text: str) -> Callable[[Translation], Alignment]:
         return lambda translation: self.align([text], [translation])[0]
+
+    def _tracer(self, text: str) -> "Callable[[Translation], Trace]":
+        def trace(translation: Translation) -> "Trace":
+            from regard.tasks.traces import INFLUENCE_LIMIT, trace_generated
+
+            return trace_generated(self, text, translation, influence_limit=INFLUENCE_LIMIT)
+
+        return trace
 
 
 def controls_for_language(tokenizer: PairTokenizer | None, to: str | None, own: str | None,

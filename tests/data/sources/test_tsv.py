@@ -225,3 +225,9 @@ def test_a_header_of_labelled_texts(tmp_path, header):
 @pytest.mark.parametrize("line", ["text\tplus", "good\tlabel", "label\ttext"])
 def test_a_labelled_text_is_no_header(tmp_path, line):
     assert len(read_of_labelled(tmp_path / "a.tsv", f"{line}\ngood\tplus\n".encode())) == 2
+
+
+def test_word_alignments_in_the_third_column(file):
+    path = file("a.tsv", "a b\tx y\t0-1 1-0\nc\tz\t\nd\te\tno links\nf\tg\t0-0 \nh\ti\t0-99999999\nj\tk\t12-3\tmore\n")
+    assert [*tsv.read_alignments(InputFile(path))] == [((0, 1), (1, 0)), (), (), (), (), ((12, 3),)]
+    assert [*tsv.read_alignments(InputFile(file("b.tsv", "a\tb\n")))] == [()]

@@ -2,6 +2,7 @@
 
 import browser_visits
 import pytest
+import reading_examples
 import trace_examples
 
 from regard.inspection.page.server import PageServer
@@ -32,7 +33,7 @@ def test_axe_finds_no_violation(chromium, served, dark):
             page = visit.open(view)
             page.wait_for_timeout(150)
             assert_no_violation(page)
-        page = visit.open("alignment", row=1, column=2)
+        page = visit.open("read", matrix="yes", row=1, column=2)
         page.wait_for_selector(".weights li")
         page.locator("details.table summary").first.click()
         page.wait_for_selector("details.table table")
@@ -44,10 +45,30 @@ def test_axe_finds_no_violation(chromium, served, dark):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("dark", "size"), [(False, (1440, 900)), (True, (390, 844))])
+def test_axe_finds_no_violation_in_what_is_read(chromium, tmp_path, dark, size):
+    path = tmp_path / "page.html"
+    path.write_text(reading_examples.html(reading_examples.with_influence()), encoding="utf-8")
+    picture = tmp_path / "image.html"
+    picture.write_text(reading_examples.html(reading_examples.image()[0]), encoding="utf-8")
+    with browser_visits.visiting(chromium, path.as_uri(), dark=dark, size=size) as visit:
+        for show in ("mattered", "looked", "both"):
+            page = visit.open("read", show=show, word="t2")
+            page.wait_for_selector('.w[aria-pressed="true"]')
+            page.wait_for_timeout(200)  # transitions
+            assert_no_violation(page)
+        page = visit.open("search")
+        assert_no_violation(page)
+    with browser_visits.visiting(chromium, picture.as_uri(), dark=dark, size=size) as visit:
+        visit.open("read").wait_for_selector("canvas.picture")
+        assert_no_violation(visit.page)
+
+
+@pytest.mark.thorough
 def test_axe_finds_no_violation_in_an_answer(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
-        page = visit.open("what-if")
-        page.locator("form.what-if button.strong").click()
+        page = visit.open("try")
+        page.locator("form.try-form button.strong").click()
         page.wait_for_selector(".result h2")
         page.wait_for_timeout(150)
         assert_no_violation(page)
@@ -55,7 +76,7 @@ def test_axe_finds_no_violation_in_an_answer(chromium, served):
 
 def test_axe_would_find_one(chromium, served):
     visit = browser_visits.Visit(chromium, served)
-    page = visit.open("alignment")
+    page = visit.open("read", matrix="yes")
     page.evaluate("() => { const button = document.createElement('button'); document.body.append(button); }")
     with pytest.raises(AssertionError, match="button-name"):
         assert_no_violation(page)
@@ -65,18 +86,19 @@ def test_axe_would_find_one(chromium, served):
 @pytest.mark.thorough
 def test_every_control_is_reached_by_the_tab_key(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
-        page = visit.open("alignment")
+        page = visit.open("read", matrix="yes")
         browser_visits.until(page, "() => document.querySelector('.chart-frame')")
         seen = set()
         for _ in range(40):
             page.keyboard.press("Tab")
             seen.add(page.evaluate("() => document.activeElement.className || document.activeElement.localName"))
-        assert {"chart-frame", "select", "word"} <= seen
+        assert {"chart-frame", "select", "mini"} <= seen
+        assert any(name.startswith("w") for name in seen)
 
 
 def test_the_theme_can_be_changed(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
-        page = visit.open("alignment")
+        page = visit.open("read", matrix="yes")
         light = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
         page.get_by_role("button", name="Dark").click()
         dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
@@ -105,15 +127,16 @@ def tab_to(page, script, most=80):
 
 def test_a_path_of_the_tree_is_chosen_by_keys_alone(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
-        page = visit.open("tree")
+        page = visit.open("search")
         tab_to(page, "one.getAttribute('role') === 'treeitem'")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
-        assert page.locator("aside h2").inner_text() == "Le noir chat dort."
-        for key in ("ArrowLeft", "ArrowLeft", " "):
-            page.keyboard.press(key)
-        assert page.locator("aside h2").inner_text() == "Le noir chat dort"
-        assert "node=9" in page.url
+        assert page.locator(".below h2").inner_text() == "Le noir chat dort."
+        assert "node=13" in page.url
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press(" ")
+        assert page.locator(".below h2").inner_text() == "Le"
+        assert "node=0" in page.url
 
 
 def test_a_head_is_enlarged_and_put_back_by_keys_alone(chromium, served):
@@ -123,7 +146,7 @@ def test_a_head_is_enlarged_and_put_back_by_keys_alone(chromium, served):
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         page.wait_for_selector("dialog[open] .facts strong")
-        assert page.locator("dialog h2").inner_text() == "encoder.0.self, head 1"
+        assert page.locator("dialog h2").inner_text() == "reads, layer 1, head 1 encoder.0.self, head 1"
         page.keyboard.press("Escape")
         assert page.locator("dialog[open]").count() == 0
         assert "head 1" in page.evaluate("() => document.activeElement.textContent")
@@ -132,12 +155,11 @@ def test_a_head_is_enlarged_and_put_back_by_keys_alone(chromium, served):
 @pytest.mark.thorough
 def test_a_model_is_asked_by_keys_alone(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
-        page = visit.open("what-if")
+        page = visit.open("try")
         tab_to(page, "one.localName === 'button' && one.textContent === 'black'")
-        page.keyboard.press("Enter")  # the word is marked in the text, and typing replaces it
+        page.keyboard.press("Enter")  # the word becomes a field in its place, and typing replaces it
         page.keyboard.type("white")
         assert page.get_by_label("Text", exact=True).input_value() == "The white cat sleeps."
-        tab_to(page, "one.textContent === 'Try it'")
         page.keyboard.press("Enter")
         page.wait_for_selector(".result h2")
 
@@ -145,7 +167,7 @@ def test_a_model_is_asked_by_keys_alone(chromium, served):
 @pytest.mark.thorough
 def test_the_focus_stays_where_it_was_when_a_choice_is_made(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
-        page = visit.open("pair")
+        page = visit.open("compare")
         for label in ("Attention", "Head", "Scale"):
             page.get_by_label(label, exact=True).last.focus()
             page.keyboard.press("ArrowUp" if label == "Attention" else "ArrowDown")

@@ -48,7 +48,7 @@ def test_markup_in_tokens_titles_and_names_is_inert(chromium, hostile, served, w
 
 def test_markup_is_shown_as_what_it_is(chromium, hostile):
     with browser_visits.visiting(chromium, hostile) as visit:
-        names, rows = browser_visits.table(visit.open("alignment", attention=1, head=0))
+        names, rows = browser_visits.table(visit.open("read", matrix="yes", attention=1, head=0))
     for token in trace_examples.HOSTILE[:4]:
         shown = token.replace(" ", "␣")
         assert shown in names
@@ -57,16 +57,16 @@ def test_markup_is_shown_as_what_it_is(chromium, hostile):
 
 def test_answers_of_a_model_are_inert(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
-        page = visit.open("what-if")
+        page = visit.open("try")
         page.get_by_label("Text", exact=True).fill("<img src=x onerror=alert(1)>")
-        page.locator("form.what-if button.strong").click()
+        page.locator("form.try-form button.strong").click()
         page.wait_for_selector(".result h2")
         assert "img" not in page.evaluate(ELEMENTS)
 
 
 def test_invisible_characters_have_symbols(chromium, hostile):
     with browser_visits.visiting(chromium, hostile) as visit:
-        names, _ = browser_visits.table(visit.open("alignment", attention=1, head=0))
+        names, _ = browser_visits.table(visit.open("read", matrix="yes", attention=1, head=0))
         page = visit.page
         named = dict(zip(trace_examples.HOSTILE, names, strict=True))
         assert named["\u200b"] == "‹U+200B›"
@@ -84,7 +84,7 @@ def test_invisible_characters_have_symbols(chromium, hostile):
 @pytest.mark.thorough
 def test_weights_that_are_no_probabilities_are_shown_as_they_are(chromium, hostile):
     with browser_visits.visiting(chromium, hostile) as visit:
-        page = visit.open("alignment", attention=0, head=0)
+        page = visit.open("read", matrix="yes", attention=0, head=0)
         _, rows = browser_visits.table(page)
         keys = page.locator(".keyline .legend").first
         told, colours = keys.inner_text(), keys.get_attribute("aria-label")
@@ -105,7 +105,7 @@ def test_nothing_but_zero_is_shown_as_zero(chromium, filed):
     weights = torch.tensor([[[1e-9, 0.0], [1.0, 1e30]]])
     trace = Trace({"a": TraceSide(("x", "y"))}, (TracedAttention("one", "a", "a", WeightMatrix(weights)),))
     with browser_visits.visiting(chromium, filed(trace)) as visit:
-        _, rows = browser_visits.table(visit.open("alignment"))
+        _, rows = browser_visits.table(visit.open("read", matrix="yes"))
     cells = [cell for _, some in rows for cell in some]
     assert cells[1] == "0"
     assert [browser_visits.number(cell) for cell in cells] == pytest.approx([1e-9, 0, 1, 1e30], rel=0.01)
@@ -118,7 +118,7 @@ def test_a_zero_under_a_mask_that_is_a_tensor_is_not_said_to_be_a_weight(chromiu
     look = trace_examples.looks(2, 3, 3, mask=mask)
     trace = Trace({"a": TraceSide(tuple("xyz"))}, (TracedAttention("one", "a", "a", look),))
     with browser_visits.visiting(chromium, filed(trace)) as visit:
-        page = visit.open("alignment", attention=0, head=1)
+        page = visit.open("read", matrix="yes", attention=0, head=1)
         _, rows = browser_visits.table(page)
         assert "the mask is a tensor" in page.locator(".swatches").first.inner_text()
         page.locator(".chart-frame").first.focus()
@@ -140,16 +140,12 @@ def test_no_small_probability_is_shown_as_zero(chromium, filed):
     trace = Trace({"a": TraceSide(tuple("xyz"))}, (TracedAttention("one", "a", "a", trace_examples.looks(1, 3, 3)),),
                   written=GeneratedTokens("a", logs), search=TracedSearch(1, nodes, (2,), 1234))
     with browser_visits.visiting(chromium, filed(trace)) as visit:
-        page = visit.open("tree")
+        page = visit.open("search")
         assert "3 continuations considered with 1 beam, and 1,234 more" in page.locator("#view").inner_text()
-        assert page.locator(".board small").all_text_contents() == ["0.90 kept", "<0.01 kept", "<0.01 ■ finished"]
-        cells = page.locator("#view table tr").nth(1).locator("td").all_inner_texts()
+        assert page.locator(".board small").all_text_contents() == ["90 % ■ finished"]  # a chain, and its first token
+        cells = page.locator("#view table.path tr").nth(1).locator("td").all_inner_texts()
         assert [browser_visits.number(cell) for cell in cells] == pytest.approx([math.exp(log) for log in logs],
                                                                                 rel=0.01)
-        page = visit.open("alignment", row=2)
-        page.wait_for_selector("aside strong.number")
-        told = page.locator("aside strong.number").inner_text()
-        assert browser_visits.number(told) == pytest.approx(math.exp(-40), rel=0.01)
 
 
 @pytest.mark.thorough
@@ -163,7 +159,7 @@ def test_one_value_everywhere(chromium, filed, value):
     with browser_visits.visiting(chromium, filed(trace)) as visit:
         for view in browser_visits.VIEWS:
             visit.open(view)
-        _, rows = browser_visits.table(visit.open("alignment"))
+        _, rows = browser_visits.table(visit.open("read", matrix="yes"))
     assert rows == [["a", [shown] * 2], ["b", [shown] * 2]]
 
 
@@ -172,7 +168,7 @@ def test_one_token(chromium, filed):
         for view in browser_visits.VIEWS:
             visit.open(view).wait_for_timeout(80)
             assert visit.page.locator(".wrong").count() == 0
-        _, rows = browser_visits.table(visit.open("alignment"))
+        _, rows = browser_visits.table(visit.open("read", matrix="yes"))
     assert rows == [["x", ["1.0000"]]]
 
 
@@ -185,11 +181,11 @@ def test_96_heads(chromium, filed):
         assert page.locator("button.card").count() == 96
         page.locator("button.card").last.scroll_into_view_if_needed()
         browser_visits.until(page,
-                             r"() => /H \d/.test([...document.querySelectorAll('button.card')].pop().textContent)")
+                             r"() => /strongest/.test([...document.querySelectorAll('button.card')].pop().textContent)")
         told = page.locator("button.card").last.text_content()
-        assert f"H {look.entropy()[95].mean():.2f}" in told
+        assert f"looks at ~{look.entropy()[95].mean().exp():.1f} tokens" in told
         visit.page.goto("about:blank")
-        _, rows = browser_visits.table(visit.open("alignment", attention=0, head=95))
+        _, rows = browser_visits.table(visit.open("read", matrix="yes", attention=0, head=95))
     got = torch.tensor([[browser_visits.number(cell) for cell in cells] for _, cells in rows])
     torch.testing.assert_close(got, look.weights()[95], atol=6e-5, rtol=0)
 
@@ -200,7 +196,7 @@ def test_an_image_is_shown_in_patches(chromium, filed):
                   (TracedAttention("encoder.0.self", "image", "image", trace_examples.looks(2, 13, 13), 0, "self"),),
                   "a.png")
     with browser_visits.visiting(chromium, filed(trace)) as visit:
-        page = visit.open("alignment")
+        page = visit.open("read", matrix="yes")
         page.wait_for_selector("canvas.patches")
         assert "3 × 4 patches" in page.locator("canvas.patches").first.get_attribute("aria-label")
 
@@ -210,7 +206,7 @@ def test_nothing_else_runs(chromium, hostile, served):
     """The policy holds: neither a script nor a request that somebody put in would do anything."""
     for address in (hostile, served):
         visit = browser_visits.Visit(chromium, address)
-        page = visit.open("alignment")
+        page = visit.open("read", matrix="yes")
         page.evaluate("""() => {
             const script = document.createElement("script");
             script.textContent = "window.broken = 1";
@@ -233,6 +229,6 @@ def test_a_look_beyond_half_precision_is_not_rounded(chromium, filed, monkeypatc
     trace = Trace({"a": TraceSide(tuple("abcdefghi"))},
                   (TracedAttention("huge", "a", "a", Look(plain.query * 1e6, plain.key)),), "huge")
     with browser_visits.visiting(chromium, filed(trace)) as visit:
-        page = visit.open("long")
+        page = visit.open("map")
         page.wait_for_timeout(200)
         assert "overview" in page.locator("#view").inner_text()

@@ -69,7 +69,7 @@ def memory():
 def test_a_long_text_opens_as_a_map(chromium, file):
     with browser_visits.visiting(chromium, file, offline=True) as visit:
         visit.open()
-        visit.page.wait_for_selector("#view.long")
+        visit.page.wait_for_selector("#view.map")
         assert_seen(visit.page)
         assert "4,096" in visit.page.locator("#view").inner_text()
 
@@ -80,7 +80,7 @@ def test_zoomed_weights_equal_those_of_python(chromium, trace, file, where):
     weights = trace.attentions[0].look
     with (PageServer([trace]) as server,
           browser_visits.visiting(chromium, file if where == "file" else server.address) as visit):
-        page = visit.open("long", attention=0, head=1)
+        page = visit.open("map", attention=0, head=1)
         for row, column in PLACES:
             want = float(weights.rows(row)[1, column])
             assert weight_at(page, row, column) == pytest.approx(want, abs=2 * CLOSE)
@@ -90,8 +90,8 @@ def test_zoomed_weights_equal_those_of_python(chromium, trace, file, where):
 
 @pytest.mark.thorough
 def test_the_map_moves_and_zooms_by_keys_and_wheel(chromium, file):
-    with browser_visits.visiting(chromium, file) as visit:
-        page = visit.open("long")
+    with browser_visits.visiting(chromium, file, size=(1200, 500)) as visit:
+        page = visit.open("map")
         assert_seen(page)
         where = page.locator(".where")
         whole = where.inner_text()
@@ -106,15 +106,20 @@ def test_the_map_moves_and_zooms_by_keys_and_wheel(chromium, file):
         page.keyboard.press("0")
         assert where.inner_text() == whole
         box = frame.bounding_box()
-        page.mouse.move(box["x"] + 300, box["y"] + 200)
+        page.mouse.move(box["x"] + 300, box["y"] + 100)
+        page.mouse.wheel(0, 60)  # scrolls the page
+        browser_visits.until(page, "() => scrollY > 0")
+        assert where.inner_text() == whole
+        page.keyboard.down("Control")
         page.mouse.wheel(0, -480)
+        page.keyboard.up("Control")
         browser_visits.until(page, "(before) => document.querySelector('.where').textContent !== before", whole)
 
 
 def test_a_file_without_room_has_an_overview_and_says_so(chromium, filed):
     trace = trace_examples.long(1500)
     with browser_visits.visiting(chromium, filed(trace, size_limit=200_000, file="mine.safetensors")) as visit:
-        page = visit.open("long")
+        page = visit.open("map")
         assert_seen(page)
         assert "regard look mine.safetensors" in page.locator("#view").inner_text()
 
@@ -124,12 +129,12 @@ def test_what_if_of_a_long_text_shows_what_changed(chromium):
     """Too long for maps by words: those of a head, as they are served and as they come with the answer."""
     with (PageServer([trace_examples.long(1500)], what_if=lambda question: trace_examples.long(1500, seed=1)) as server,
           browser_visits.visiting(chromium, server.address) as visit):
-        page = visit.open("what-if")
-        page.locator("form.what-if button.strong").click()
+        page = visit.open("try")
+        page.locator("form.try-form button.strong").click()
         page.wait_for_selector(".result h2")
         assert_seen(page)
         assert page.locator(".result .chart-frame").count() == 3
-        assert "decoder.0.self, head 0" in page.locator(".result").inner_text()
+        assert "text, layer 1, head 0" in page.locator(".result").inner_text()
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """The page's JavaScript, run by Node: numbers, tiles, words, trees; and rules for its source files."""
 
 import base64
+import gzip
 import random
 import re
 import shutil
 import subprocess
 import sys
 import unicodedata
+from itertools import pairwise
 
 import node_scripts
 import numpy as np
@@ -27,8 +29,10 @@ TYPES = ["--allowJs", "--checkJs", "--noEmit", "--strict", "--noUnusedLocals", "
 typed = pytest.mark.skipif(shutil.which("tsc") is None, reason="no tsc here; npm install -g typescript@5.9 brings it")
 
 
-def test_the_page_is_under_180_kilobytes():
-    assert sum(len(part.encode()) for part in load_bundle()) < 180_000
+def test_script_and_style_are_under_278_kilobytes():
+    text = "".join(load_bundle()).encode()
+    assert len(text) < 278_000
+    assert len(gzip.compress(text)) < 80_000
 
 
 def test_every_module_is_in_the_order():
@@ -78,7 +82,7 @@ def test_types_are_right_and_a_wrong_one_is_found(tmp_path):
     files = [*sorted(path.name for path in folder.glob("*.js")), "types.d.ts"]
     done = subprocess.run(["tsc", *TYPES, *files], capture_output=True, text=True, check=False, cwd=folder)
     complaints = [line for line in done.stdout.splitlines() if "error" in line]
-    assert [line.partition(":")[0] for line in complaints] == ["wrong.js(2,6)"], done.stdout
+    assert [line.partition(":")[0] for line in complaints] == ["wrong.js(2,13)"], done.stdout
 
 
 def lightness(colour):
@@ -109,6 +113,11 @@ def packed(numbers, kind="<f4"):
     return base64.b64encode(np.asarray(numbers).astype(kind).tobytes()).decode()
 
 
+def packed_weights(weights):
+    """The upper three bytes of each."""
+    return base64.b64encode(np.asarray(weights).astype("<f4").view("u1").reshape(-1, 4)[:, 1:].tobytes()).decode()
+
+
 def traced(rows, columns, heads, data, **more):
     """A trace of one attention; the sides are one where rows and columns are."""
     sides = {"a": {"tokens": [f"t{i}" for i in range(rows)]}, "b": {"tokens": [f"u{i}" for i in range(columns)]}}
@@ -124,7 +133,7 @@ def test_every_half_is_decoded(tmp_path):
     np.testing.assert_array_equal(found, bits.view("<f2").astype(float))
 
 
-@pytest.mark.parametrize("kind", ["decodeFloat32", "decodeFloat16"])
+@pytest.mark.parametrize("kind", ["decodeFloat32", "decodeFloat24", "decodeFloat16"])
 def test_half_a_number_is_refused(tmp_path, kind):
     lines = "try { weights[given.kind]('AAAAAAA='); } catch (error) { return error.message; }"
     assert "truncated" in node_scripts.run(tmp_path, ["weights"], lines, kind=kind)
@@ -168,23 +177,24 @@ def test_windows_of_queries_and_keys_are_the_weights(tmp_path, rows, columns, ke
 def test_means_of_weights_and_of_an_overview_are_block_maps(tmp_path, kind, size):
     weights = WeightMatrix(torch.randn(3, 37, 21))
     coarse = weights.block_map(2)
-    overview = {"size": 2, "rows": coarse.shape[1], "columns": coarse.shape[2], "values": packed(coarse)}
+    overview = {"size": 2, "rows": coarse.shape[1], "columns": coarse.shape[2], "unit": 3.0,
+                "values": packed(coarse / 3, "<f2")}
     data = {"overview": {"kind": "overview", **overview}, "overview inside": {"kind": "overview", "overview": overview},
-            "weights": {"kind": "weights", "values": packed(weights.weights())}}[kind]
+            "weights": {"kind": "weights", "values": packed_weights(weights.weights())}}[kind]
     lines = "const pane = { top: 0, left: 0, rows: 37, columns: 21 };" \
             "const block = await new weights.EmbeddedSource([given.trace]).map(0, 0, 2, pane, given.size);" \
             "return { values: [...block.values], levels: weights.blockSizes(given.trace.attentions[0].data, 37) };"
     told = node_scripts.run(tmp_path, ["weights"], lines, trace=traced(37, 21, 3, data), size=size)
     expected = weights.block_map(size)[2]
     found = torch.tensor(told["values"], dtype=torch.float32).reshape(expected.shape)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
     assert told["levels"] == ([1, 2, 4, 8, 16, 32] if kind == "weights" else [2, 4, 8, 16, 32])
 
 
 def test_a_page_with_too_few_numbers_says_so(tmp_path):
     lines = "const pane = { top: 0, left: 0, rows: 2, columns: 2 };" \
             "return new weights.EmbeddedSource([given.trace]).map(0, 0, 0, pane, 1).catch((error) => error.message);"
-    data = {"kind": "weights", "values": packed(torch.ones(3))}
+    data = {"kind": "weights", "values": packed_weights(torch.ones(3))}
     told = node_scripts.run(tmp_path, ["weights"], lines, trace=traced(2, 2, 1, data))
     assert told == "one: expected 4 numbers, but the page has 3: write it again"
 
@@ -212,7 +222,7 @@ return heads.measureHead(desk, 0, 0, 0);
 """
 PATTERNS = {
     "itself": torch.eye(8), "previous token": torch.diag(torch.ones(7), -1), "next token": torch.diag(torch.ones(7), 1),
-    "first token": torch.eye(8)[:1].expand(8, 8), "uniform": torch.full((8, 8), 0.125),
+    "first token": torch.eye(8)[:1].expand(8, 8), "even": torch.full((8, 8), 0.125),
     "": torch.eye(8).flip(0),
 }
 
@@ -220,26 +230,26 @@ PATTERNS = {
 @pytest.mark.parametrize("name", sorted(PATTERNS))
 def test_patterns_of_heads_are_measured(tmp_path, name):
     weights = 0.8 * PATTERNS[name] + 0.2 / 8
-    trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
+    trace = traced(8, 8, 1, {"kind": "weights", "values": packed_weights(weights)}, keys="a")
     told = node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
     assert told["name"] == name
-    assert told["entropy"] == pytest.approx(float(WeightMatrix(weights.unsqueeze(0)).entropy().mean()), rel=1e-5)
+    assert told["entropy"] == pytest.approx(float(WeightMatrix(weights.unsqueeze(0)).entropy().mean()), rel=1e-4)
     shares = {share["name"]: share["share"] for share in told["shares"]}
-    assert shares["itself"] == pytest.approx(float(weights.diagonal().sum() / weights.sum()), rel=1e-5)
+    assert shares["itself"] == pytest.approx(float(weights.diagonal().sum() / weights.sum()), rel=1e-4)
     before = float(weights.diagonal(-1).sum() / weights[1:].sum())
-    assert shares["previous token"] == pytest.approx(before, rel=1e-5)
+    assert shares["previous token"] == pytest.approx(before, rel=1e-4)
 
 
 def test_from_one_side_to_another_there_is_a_diagonal(tmp_path):
     weights = 0.8 * torch.nn.functional.interpolate(torch.eye(5)[None, None], (5, 9))[0, 0] / 2 + 0.02
-    trace = traced(5, 9, 1, {"kind": "weights", "values": packed(weights)})
+    trace = traced(5, 9, 1, {"kind": "weights", "values": packed_weights(weights)})
     assert node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)["name"] == "diagonal ±1"
 
 
 def test_position_visible_to_few_rows_names_no_head(tmp_path):
     weights = torch.softmax(torch.randn(8, 8), -1).tril()
     weights[-1] = torch.eye(8)[-1]
-    trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a", mask="causal")
+    trace = traced(8, 8, 1, {"kind": "weights", "values": packed_weights(weights)}, keys="a", mask="causal")
     trace["sides"]["a"]["tokens"][-1] = "</s>"
     told = node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
     assert not {"separators", "last token"} & {one["name"] for one in told["shares"]}
@@ -249,7 +259,8 @@ def test_position_visible_to_few_rows_names_no_head(tmp_path):
     ("linear", 0.25, 0.25), ("root", 0.25, 0.5), ("log", 1e-3, 0.5), ("log", 1e-9, 0), ("linear", 3, 1),
 ])
 def test_a_scale_runs_from_zero_to_its_largest(tmp_path, shape, value, part):
-    lines = "const one = new scale.Scale(given.shape, 0, 1); return [one.along(given.value), one.ticks()];"
+    lines = "globalThis.document = { documentElement: { dataset: {} } };" \
+            "const one = new scale.Scale(given.shape, 0, 1); return [one.along(given.value), one.ticks()];"
     along, ticks = node_scripts.run(tmp_path, ["scale"], lines, shape=shape, value=value)
     assert along == pytest.approx(part, abs=1e-6)
     assert ticks[-1] == {"value": 1, "at": 1}
@@ -266,16 +277,16 @@ def test_numbers_on_both_sides_of_zero_have_a_scale_that_is_the_same_to_both(tmp
 def test_single_position_names_a_head_before_the_diagonal(tmp_path):
     near = sum(torch.diag(torch.ones(20 - abs(step)), step) for step in (-2, -1, 0, 1, 2))
     for weights, name in ((near / near.sum(1, keepdim=True), "diagonal ±2"), (0.1 * near + torch.eye(20), "itself")):
-        trace = traced(20, 20, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
+        trace = traced(20, 20, 1, {"kind": "weights", "values": packed_weights(weights)}, keys="a")
         assert node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)["name"] == name
 
 
-def test_confidence_is_the_geometric_mean_of_the_tokens(tmp_path):
+def test_probability_of_a_word_is_the_product_over_its_tokens(tmp_path):
     logs = [-0.1, -2.0, -0.5]
     units = [{"first": 0, "last": 1}, {"first": 2, "last": 2}]
-    lines = "return alignment.confidence({ log_probabilities: given.logs }, given.units);"
-    told = node_scripts.run(tmp_path, ["alignment"], lines, logs=logs, units=units)
-    assert told == pytest.approx([float(np.sqrt(np.exp(-0.1) * np.exp(-2.0))), float(np.exp(-0.5))])
+    lines = "return verdict.wordProbabilities({ log_probabilities: given.logs }, given.units);"
+    told = node_scripts.run(tmp_path, ["verdict"], lines, logs=logs, units=units)
+    assert told == pytest.approx([float(np.exp(-0.1) * np.exp(-2.0)), float(np.exp(-0.5))])
 
 
 SHOWN = {
@@ -351,42 +362,239 @@ def tree(seed):
 
 
 LAYOUT = """
-const shown = tree.shownNodes(given.search, true, 1000);
-const { placed, lines, depths } = tree.placeNodes(given.search, shown);
-const few = [...tree.shownNodes(given.search, false, 1000)];
-return { placed, lines, depths, few, path: tree.pathTo(given.search, 59) };
+const shown = search.shownNodes(given.search, true, 1000);
+const { chains, roots } = search.chainsOf(given.search, shown);
+const widthOf = (i) => 10 * chains[i].nodes.length;
+const { placed, lines, width } = search.placeChains(chains, roots, widthOf, 5);
+const few = [...search.shownNodes(given.search, false, 1000)];
+return { chains, placed, lines, width, few, path: search.pathTo(given.search, 59) };
 """
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_tree_has_a_place_for_every_node(tmp_path, seed):
-    search = tree(seed)
-    told = node_scripts.run(tmp_path, ["tree"], LAYOUT, search=search)
-    places = {one["number"]: (one["depth"], one["line"]) for one in told["placed"]}
-    assert sorted(places) == list(range(60))
-    assert len(set(places.values())) == 60
-    for number, (depth, line) in places.items():
-        parent = search["nodes"][number]["parent"]
-        assert depth == (0 if parent < 0 else places[parent][0] + 1)
-        assert parent < 0 or line >= places[parent][1]
+    given = tree(seed)
+    told = node_scripts.run(tmp_path, ["search"], LAYOUT, search=given)
+    chains, nodes = told["chains"], given["nodes"]
+    assert sorted(node for chain in chains for node in chain["nodes"]) == list(range(60))
+    children = {number: [one for one in range(60) if nodes[one]["parent"] == number] for number in range(60)}
+    for chain in chains:
+        for before, after in pairwise(chain["nodes"]):
+            assert children[before] == [after]  # no branch inside a chain ...
+        assert len(children[chain["nodes"][-1]]) != 1  # ... and none without a reason
+        parent = nodes[chain["nodes"][0]]["parent"]
+        assert chain["parent"] == -1 if parent < 0 else chains[chain["parent"]]["nodes"][-1] == parent
+    places = {one["chain"]: (one["x"], one["line"]) for one in told["placed"]}
+    boxes = [(line, x, x + 10 * len(chains[number]["nodes"])) for number, (x, line) in places.items()]
+    for at, (line, left, right) in enumerate(boxes):
+        assert all(line != other or right <= start or end <= left for other, start, end in boxes[at + 1:])
         assert 0 <= line < told["lines"]
-        assert depth < told["depths"]
-    assert {places[number][1] for number in told["path"]} == {0}
+        assert right <= told["width"]
+    for number, chain in enumerate(chains):
+        if chain["parent"] >= 0:
+            x, line = places[chain["parent"]]
+            assert places[number][0] == x + 10 * len(chains[chain["parent"]]["nodes"]) + 5
+            assert places[number][1] >= line
+    best = [number for number, chain in enumerate(chains) if set(chain["nodes"]) & set(told["path"])]
+    assert {places[number][1] for number in best} == {0}
     few = set(told["few"])
     assert set(told["path"]) <= few
-    assert all(search["nodes"][number]["parent"] in few | {-1} for number in few)
+    assert all(nodes[number]["parent"] in few | {-1} for number in few)
 
 
 def test_a_search_of_ten_thousand_steps_is_laid_out(tmp_path):
     nodes = [{"parent": number - 1, "token": "x", "log_probability": 0, "total": 0, "ended": False, "kept": True}
              for number in range(10_000)]
-    lines = "const shown = tree.shownNodes(given.search, true, 3000);" \
-            "return tree.placeNodes(given.search, shown).depths;"
-    told = node_scripts.run(tmp_path, ["tree"], lines, search={"beams": 1, "nodes": nodes, "best": []})
-    assert told == 3000
+    lines = "const shown = search.shownNodes(given.search, true, 3000);" \
+            "return search.chainsOf(given.search, shown).chains.map((one) => one.nodes.length);"
+    assert node_scripts.run(tmp_path, ["search"], lines, search={"beams": 1, "nodes": nodes, "best": []}) == [3000]
 
 
-def test_a_path_shares_what_was_written(tmp_path):
-    nodes = [{"parent": number - 1, "token": token} for number, token in enumerate("abxd")]
-    lines = "return tree.sharedPrefix(given.search, [0, 1, 2, 3], [...'abcd']);"
-    assert node_scripts.run(tmp_path, ["tree"], lines, search={"nodes": nodes}) == 2
+def ended(parent, token, log, total, **more):
+    return {"parent": parent, "token": token, "log_probability": log, "total": total, "ended": False, "kept": True,
+            **more}
+
+
+SENTENCE = ["▁Les", "▁chat", "s", "▁ont", "</s>"]
+
+
+def small_search():
+    """Les chats ont | Les chiens | Les chats sont, with pieces of words."""
+    nodes = [ended(-1, "▁Les", -0.1, -0.1), ended(0, "▁chat", -0.2, -0.3), ended(1, "s", -0.1, -0.4),
+             ended(2, "▁ont", -0.3, -0.7), ended(3, "</s>", -0.1, -0.8, ended=True), ended(0, "▁ch", -1.9, -2.0),
+             ended(5, "iens", -0.2, -2.2), ended(6, "</s>", -0.1, -2.3, ended=True), ended(2, "▁sont", -1.5, -1.9),
+             ended(8, "</s>", -2.9, -4.8, ended=True), ended(1, "</s>", -3.0, -3.3, ended=True)]
+    return {"beams": 3, "nodes": nodes, "best": [4, 7, 9]}
+
+
+def test_rivals_are_the_siblings_of_the_tokens_of_a_word(tmp_path):
+    units = [{"first": 0, "last": 0}, {"first": 1, "last": 2}, {"first": 3, "last": 3}]
+    lines = "return search.rivalsOf(given.search, given.tokens, given.units);"
+    told = node_scripts.run(tmp_path, ["search"], lines, search=small_search(), tokens=SENTENCE, units=units)
+    assert [[rival["text"] for rival in word] for word in told] == [[], ["chiens", "(end)"], ["sont"]]
+    assert [rival["probability"] for rival in told[1]] == pytest.approx([np.exp(-1.9), np.exp(-0.2 - 3.0)])
+    assert told[1][0]["prefix"] == ["▁Les", "▁ch", "iens"]
+
+
+def test_results_part_at_words(tmp_path):
+    lines = "return given.search.best.map((end) => search.partingOf(given.search, end));"
+    told = node_scripts.run(tmp_path, ["search"], lines, search=small_search())
+    assert told[0] is None
+    assert [(one["own"], one["best"]) for one in told[1:]] == [("chiens", "chats"), ("sont", "ont")]
+    assert told[2]["probability"] == pytest.approx(np.exp(-1.5))
+    assert told[2]["against"] == pytest.approx(np.exp(-0.3))
+
+
+@pytest.mark.parametrize(("best", "by", "numbers"), [
+    ([4, 7, 9], "mean log-probability", [-0.8 / 5, -2.3 / 4, -4.8 / 5]),
+    ([4, 9, 7], "log-probability", [-0.8, -4.8, -2.3])])
+def test_a_ranking_is_what_falls(tmp_path, best, by, numbers):
+    given = {**small_search(), "best": best}
+    told = node_scripts.run(tmp_path, ["search"], "return search.rankingOf(given.search);", search=given)
+    assert told["name"] == by
+    assert told["numbers"] == pytest.approx(numbers)
+    assert told["ranks"] is (best == [4, 7, 9])  # no number falls along the other order, and the page says "with"
+
+
+def test_scores_rank_results_if_the_trace_has_them(tmp_path):
+    given = {**small_search(), "ranked_by": "total"}
+    for end, score in zip(given["best"], (-0.8, -2.3, -4.8), strict=True):
+        given["nodes"][end]["score"] = score
+    told = node_scripts.run(tmp_path, ["search"], "return search.rankingOf(given.search);", search=given)
+    assert told == {"name": "log-probability", "numbers": [-0.8, -2.3, -4.8], "ranks": True}
+
+
+INFLUENCE = [[2.0, 0.1, None], [1.0, -0.1, 0.05], [0.1, 0.1, 0.0], [0.0, 0.14, 0.2]]
+
+
+def test_influence_of_words_is_the_sum_over_tokens(tmp_path):
+    trace = {"influence": {"rows": "t", "columns": "s", "tokens": [[0], [1, 2], [3]], "values": INFLUENCE}}
+    target = [{"first": 0, "last": 1}, {"first": 2, "last": 2}]  # and an end token, which is no word
+    source = [{"name": "a", "first": 0, "last": 0}, {"name": "b", "first": 1, "last": 2},
+              {"name": ".", "first": 3, "last": 3}]
+    lines = "const found = verdict.readInfluence(given.trace, given.target, given.source);" \
+            "const shares = verdict.influenceShares(found.matrix);" \
+            "return [[...found.matrix.values], found.idle, [...shares.values]];"
+    values, idle, shares = node_scripts.run(tmp_path, ["verdict"], lines, trace=trace, target=target, source=source)
+    words = [[3.0, 0.0, 0.05], [0.1, 0.1, 0.0]]
+    assert values == pytest.approx([value for row in words for value in row], abs=1e-6)
+    assert idle == [1]  # never 0.15 in a word or in the end; the point is punctuation
+    assert shares[:3] == pytest.approx([3 / 3.05, 0, 0.05 / 3.05], abs=1e-6)
+    assert shares[3:] == [0, 0, 0]  # 0.2 nats in all say nothing
+
+
+def test_a_word_that_only_ends_the_output_has_an_effect(tmp_path):
+    values = [[0.0, 0.0], [0.0, 0.5]]
+    trace = {"influence": {"rows": "t", "columns": "s", "tokens": [[0], [1]], "values": values}}
+    source = [{"name": name, "first": at, "last": at} for at, name in enumerate("ab")]
+    lines = "return verdict.readInfluence(given.trace, [{ first: 0, last: 0 }], given.source).idle;"
+    assert node_scripts.run(tmp_path, ["verdict"], lines, trace=trace, source=source) == [0]
+
+
+def test_facts_name_what_was_not_looked_at_and_what_was_doubted(tmp_path):
+    attention = [[0.9, 0.05, 0.05], [0.85, 0.1, 0.05]]
+    source, target = [{"name": name} for name in ("a", "b", ",")], [{"name": name} for name in "xy"]
+    lines = "const attention = { rows: 2, columns: 3, values: new Float32Array(given.attention.flat()) };" \
+            "return verdict.findFacts({ ...given, attention });"
+    told = node_scripts.run(tmp_path, ["verdict"], lines, attention=attention, source=source, target=target, idle=[],
+                            sure=[0.9, 0.59])
+    assert [(fact["kind"], fact["words"]) for fact in told] == [("not read", [1]), ("doubted", [1])]
+
+
+def cut_score(pairs, links, ends, room):
+    """What lines are worth: links inside, ends of sentences, and less for every pair, and for lines that are short."""
+    total = 0.0
+    for (a, s), (b, t) in pairs:
+        total += links[b:t, a:s].sum().item() - (2 if a == s or b == t else 1)
+        total -= 0.5 * (1 - max(s - a, t - b) / room) ** 2
+        total += 1.5 * (s > 0 and ends["source"][s - 1]) + 1.5 * (t > 0 and ends["target"][t - 1])
+    return total
+
+
+def all_cuts(n, m, room):
+    """Every way to cut two lines into pairs of at most so many words."""
+    if (n, m) == (0, 0):
+        yield []
+    for a in range(max(0, n - room), n + 1):
+        for b in range(max(0, m - room), m + 1):
+            if (a, b) != (n, m):
+                yield from ([*rest, ((a, n), (b, m))] for rest in all_cuts(a, b, room))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lines_are_cut_where_that_is_worth_most(tmp_path, seed):
+    n, m, room = 4, 4, 2
+    links = torch.rand(m, n, generator=torch.Generator().manual_seed(seed)).softmax(-1)
+    ends = {"source": [False, seed == 1, False, True], "target": [False, True, False, True]}
+    lines = "const links = { rows: 4, columns: 4, values: new Float32Array(given.links.flat()) };" \
+            "const even = { source: [1, 1, 1, 1], target: [1, 1, 1, 1] };" \
+            "return verdict.cutLines(even, given.ends, links, 2).map((one) => [one.source, one.target]);"
+    told = node_scripts.run(tmp_path, ["verdict"], lines, links=links.tolist(), ends=ends)
+    best = max(cut_score(pairs, links, ends, room) for pairs in all_cuts(n, m, room))
+    assert cut_score([tuple(map(tuple, pair)) for pair in told], links, ends, room) == pytest.approx(best, abs=1e-5)
+    assert [word for source, _ in told for word in range(*source)] == list(range(n))
+    assert [word for _, target in told for word in range(*target)] == list(range(m))
+
+
+def test_differences_are_of_the_words_that_both_have(tmp_path):
+    first, second = torch.rand(3, 4), torch.rand(4, 4)
+    rows, columns = [["a", "b", "c"], ["a", "x", "b", "c"]], [["p", "q", "r", "s"], ["p", "r", "t", "s"]]
+    lines = "const made = [0, 1].map((k) => planes.matrixPlane('', new Float32Array(given.values[k].flat())," \
+            " given.rows[k].map((name) => ({ name })), given.columns[k].map((name) => ({ name })), () => false));" \
+            "const { pairs } = comparison.pairPlanes(made[0], made[1]);" \
+            "const plane = planes.differencePlane(made[0], made[1], pairs);" \
+            "const all = { top: 0, left: 0, rows: plane.rows, columns: plane.columns };" \
+            "return [planes.namesOf(plane.rows, plane.rowName), planes.namesOf(plane.columns, plane.columnName)," \
+            " [...(await plane.map(all, 1)).values]];"
+    down, across, values = node_scripts.run(tmp_path, ["planes", "comparison"], lines, rows=rows, columns=columns,
+                                            values=[first.tolist(), second.tolist()])
+    assert (down, across) == (["a", "b", "c"], ["p", "r", "s"])
+    want = [[second[rows[1].index(row), columns[1].index(column)] - first[rows[0].index(row), columns[0].index(column)]
+             for column in across] for row in down]
+    torch.testing.assert_close(torch.tensor(values).view(3, 3), torch.tensor(want))
+
+
+def test_the_decoder_attends_to_itself_too(tmp_path):
+    """Its rows are named after what it writes, its columns after what it reads: that is one sequence."""
+    weights = 0.8 * torch.diag(torch.ones(7), -1) + 0.2 / 8
+    trace = traced(8, 8, 1, {"kind": "weights", "values": packed_weights(weights)}, kind="self", mask="causal")
+    told = node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
+    assert told["name"] == "previous token"
+
+
+@pytest.mark.parametrize(("name", "crossing", "said"), [
+    ("decoder.1.cross", True, "source, layer 2"), ("encoder.0.self", True, "reads, layer 1"),
+    ("decoder.cross", True, "source"),
+    ("decoder.0.self", True, "own words, layer 1"), ("decoder.3.self", False, "text, layer 4"),
+    ("decoder.0.self, bonus", False, "text, layer 1, bonus"), ("h.0.attn", False, "h.0.attn")])
+def test_attentions_have_names_in_words(tmp_path, name, crossing, said):
+    trace = {"attentions": [{"name": "decoder.0.cross" if crossing else "x"}], "sides": {"a": {"tokens": []}}}
+    lines = "return planes.attentionTitle(given.trace, { name: given.name, keys: 'a' });"
+    assert node_scripts.run(tmp_path, ["planes"], lines, trace=trace, name=name) == said
+
+
+@pytest.mark.parametrize(("text", "direction"), [
+    ("Hello", "ltr"), ("نام القط", "rtl"), ("«שלום»", "rtl"), ("123 نام", "rtl"), ("…", "ltr"), ("漢字", "ltr")])
+def test_direction_is_that_of_the_first_letter(tmp_path, text, direction):
+    assert node_scripts.run(tmp_path, ["text"], "return text.directionOf(given.text);", text=text) == direction
+
+
+def test_zero_is_the_paper_in_both_themes(tmp_path):
+    style = (ASSETS / "style.css").read_text(encoding="utf-8")
+    for theme in ("light", "dark"):
+        lines = "globalThis.document = { documentElement: { dataset: { theme: given.theme } } };" \
+                "const scales = [new scale.Scale('linear', 0, 1), new scale.Scale('log', -1, 1)];" \
+                "const pixels = new Uint32Array(1);" \
+                "return scales.map((one) => (one.paint(new Float32Array(1), pixels), scale.css(pixels[0])));"
+        rule = next(one for one in style.split("}") if f"color-scheme: {theme}" in one)
+        paper = re.search(r"--paper: #(\w{6})", rule)[1]
+        colour = "rgb({}, {}, {})".format(*(int(paper[at:at + 2], 16) for at in (0, 2, 4)))
+        first, middle = node_scripts.run(tmp_path, ["scale"], lines, theme=theme)
+        assert first == colour
+        parts = [[int(part) for part in re.findall(r"\d+", one)] for one in (middle, colour)]
+        assert max(abs(a - b) for a, b in zip(*parts, strict=True)) <= 3  # an even number of colours has no middle
+
+
+def test_csv_is_quoted(tmp_path):
+    told = node_scripts.run(tmp_path, ["saving"], "return saving.csvText([['a', 'b,\"c\"'], ['1', '2']]);")
+    assert told == 'a,"b,""c"""\r\n1,2\r\n'

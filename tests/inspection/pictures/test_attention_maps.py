@@ -9,7 +9,7 @@ from PIL import Image
 from refusals import assert_named
 
 from regard.inspection.pictures import alignment_picture, entropy_picture, heads_picture, position_picture, save
-from regard.inspection.pictures.canvas import DIVERGING, GREYS
+from regard.inspection.pictures.canvas import DIVERGING, SEQUENTIAL, colour_map
 from regard.position.encoding import LinearEncoding, SinusoidalEncoding
 
 SOURCE, TARGET = ["the", "black", "cat", "sleeps"], ["le", "chat", "noir"]
@@ -60,7 +60,7 @@ def test_the_first_row_is_on_top(tmp_path):
 def test_a_scale_goes_from_zero_to_the_largest_weight():
     figure = alignment_picture(WEIGHTS, TARGET, SOURCE)
     assert image_of(figure).get_clim() == (0.0, 0.95)
-    assert image_of(figure).get_cmap().name == GREYS
+    assert image_of(figure).get_cmap() == colour_map(SEQUENTIAL)
     assert figure.axes[1].get_ylabel() == "weight"
     assert image_of(alignment_picture(WEIGHTS, TARGET, SOURCE, largest=1.0)).get_clim() == (0.0, 1.0)
 
@@ -69,7 +69,7 @@ def test_negative_weights_have_their_own_colours_and_zero_in_the_middle(tmp_path
     weights = WEIGHTS - 0.5
     figure = alignment_picture(weights, TARGET, SOURCE)
     assert image_of(figure).get_clim() == (-0.49, 0.49)
-    assert image_of(figure).get_cmap().name == DIVERGING
+    assert image_of(figure).get_cmap() == colour_map(DIVERGING)
     assert "9 of 12 cells are negative" in head(figure)
     assert "rows sum to -1, not to 1" in head(figure)
 

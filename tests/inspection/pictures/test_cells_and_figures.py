@@ -17,7 +17,7 @@ from refusals import assert_named
 from regard.attention.look import Look
 from regard.inspection.pictures import alignment_picture, canvas, picture_format, render_figure, save
 from regard.inspection.pictures import canvas as fonts
-from regard.inspection.pictures.canvas import DIVERGING, GREYS, ColourScale
+from regard.inspection.pictures.canvas import DIVERGING, SEQUENTIAL, ColourScale
 from regard.inspection.records import WeightMatrix
 
 
@@ -76,12 +76,12 @@ def test_other_values_are_refused(given, parts):
 
 
 def test_the_scale_has_zero_at_one_end_or_in_the_middle():
-    assert ColourScale.of(np.array([0.2, 0.7])) == (0.0, 0.7, GREYS)
+    assert ColourScale.of(np.array([0.2, 0.7])) == (0.0, 0.7, SEQUENTIAL)
     assert ColourScale.of(np.array([-0.2, 0.7])) == (-0.7, 0.7, DIVERGING)
     assert ColourScale.of(np.array([-0.9, 0.7])) == (-0.9, 0.9, DIVERGING)
-    assert ColourScale.of(np.array([0.2, np.nan, np.inf])) == (0.0, 0.2, GREYS)
-    assert ColourScale.of(np.zeros(3)) == (0.0, 0.0, GREYS)
-    assert ColourScale.of(np.array([0.2]), 1.0) == (0.0, 1.0, GREYS)
+    assert ColourScale.of(np.array([0.2, np.nan, np.inf])) == (0.0, 0.2, SEQUENTIAL)
+    assert ColourScale.of(np.zeros(3)) == (0.0, 0.0, SEQUENTIAL)
+    assert ColourScale.of(np.array([0.2]), 1.0) == (0.0, 1.0, SEQUENTIAL)
 
 
 @pytest.mark.parametrize("largest", [-1.0, np.nan, np.inf])
@@ -122,7 +122,7 @@ def test_notes_describe_blocks_too():
 def small(title="", notes=()):
     with canvas.new_figure() as figure:
         axes = canvas.add_panel(figure, 1.0, 0.5, 2.0, 1.0)
-        image = canvas.draw_cells(axes, np.array([[0.0, 0.5], [1.0, np.nan]]), ColourScale(0.0, 1.0, GREYS))
+        image = canvas.draw_cells(axes, np.array([[0.0, 0.5], [1.0, np.nan]]), ColourScale(0.0, 1.0, SEQUENTIAL))
         canvas.add_colour_bar(figure, image, 3.2, 0.5, 1.0, "weight")
         return canvas.finish_figure(figure, title, notes)
 
@@ -169,7 +169,7 @@ def test_matplotlib_is_left_as_it_was():
         before = dict(matplotlib.rcParams)
         figure = small("A title")
         assert dict(matplotlib.rcParams) == before
-    assert figure.axes[0].get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+    assert figure.axes[0].get_facecolor() == matplotlib.colors.to_rgba(canvas.PAPER)
     assert not figure.texts[0].get_usetex()
 
 
@@ -180,11 +180,11 @@ def test_the_style_of_a_user_changes_no_picture(tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-@pytest.mark.parametrize("colours", [GREYS, DIVERGING])
+@pytest.mark.parametrize("colours", [SEQUENTIAL, DIVERGING])
 def test_colours_differ_in_lightness_alone(colours):
     """More is darker, on both sides of 0, so neither colour vision nor a printer is needed."""
-    table = matplotlib.colormaps[colours](np.linspace(0, 1, 256))[:, :3] @ [0.2126, 0.7152, 0.0722]
-    sides = [table] if colours == GREYS else [table[128:], table[127::-1]]
+    table = canvas.colour_map(colours)(np.linspace(0, 1, 256))[:, :3] @ [0.2126, 0.7152, 0.0722]
+    sides = [table] if colours == SEQUENTIAL else [table[128:], table[127::-1]]
     for side in sides:
         assert (np.diff(side) <= 1e-3).all()
         assert side[0] > 0.9
@@ -305,6 +305,12 @@ def test_an_svg_is_inert(tmp_path):
     tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(tmp_path / "a.svg").iter()}
     assert not tags & {"script", "foreignObject", "a", "iframe"}
     assert b"<script" not in (tmp_path / "a.svg").read_bytes()
+
+
+def test_an_svg_has_its_words_as_text(tmp_path):
+    save(alignment_picture([[1.0]], ["chat"], ["un <b>"], title="Le chat noir"), tmp_path / "a.svg")
+    texts = [element.text for element in ElementTree.parse(tmp_path / "a.svg").iter() if element.tag.endswith("}text")]
+    assert {"chat", "un␣<b>", "Le chat noir", "weight"} <= set(texts)
 
 
 def test_a_pdf_has_its_words_as_text(tmp_path):

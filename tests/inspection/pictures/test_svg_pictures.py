@@ -15,7 +15,7 @@ from refusals import assert_named
 
 from regard.checks import plural
 from regard.inspection.pictures import heads_svg, heat_svg
-from regard.inspection.pictures.svg import ChartLine, lines_svg
+from regard.inspection.pictures.svg import ORANGE, ChartLine, lines_svg
 
 WEIGHTS = np.array([[0.95, 0.05, 0.0], [0.25, 0.5, 0.25]])
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -74,7 +74,7 @@ def test_negative_weights_have_another_colour_and_it_is_said():
     svg = heat_svg([[-0.5, 1.5]], ["a"], ["b", "c"])
     groups = {group.attrib["fill"]: [title.text for title in group.iter(f"{NAMESPACE}title")]
               for group in ElementTree.fromstring(svg).iter(f"{NAMESPACE}g")}
-    assert groups == {"#2d004b": ["a → c: 1.5"], "#7f3b08": ["a → b: -0.5"]}
+    assert groups == {"currentColor": ["a → c: 1.5"], ORANGE: ["a → b: -0.5"]}
     assert texts(svg)[-3:] == ["-1.5", "1.5", "1 of 2 cells are negative: these are not probabilities"]
 
 

@@ -120,7 +120,7 @@ def test_all_heads_of_all_layers():
         for number, weights in enumerate(one.look.weights()):
             np.testing.assert_allclose(image(figure, layer * 4 + number), weights)
     assert names(figure.axes[0].get_yticklabels()) == ["decoder.0.self", "decoder.0.cross"]
-    assert head(figure) == "Two dogs play. a model"
+    assert head(figure) == "Two dogs play. a model; hatched: masked"
 
 
 def test_entropies_and_the_largest_that_the_masks_allow():
@@ -230,9 +230,11 @@ def texts(shown):
 
 @pytest.mark.parametrize("pointer", [None, AlignmentPointer(0, 1)])
 def test_a_trace_shows_its_tokens_as_text(pointer):
-    shown = Trace({"text": TraceSide(HOSTILE)}, (ONE,), "a <i>title</i>", alignment=pointer)._repr_html_()
+    trace = Trace({"text": TraceSide(HOSTILE)}, (ONE,), "a <i>title</i>", alignment=pointer)
+    assert 'title="a &lt;i&gt;title&lt;/i&gt;"' in trace._repr_html_()
+    shown = trace_svg(trace)
     found = texts(shown)
-    assert "a <i>title</i>" in found
+    assert 'aria-label="a &lt;i&gt;title&lt;/i&gt;"' in shown
     assert f"decoder.0.<b>, {'mean of 2 heads' if pointer is None else 'head 1'}" in found
     assert any(text.startswith(HOSTILE[0][:8]) for text in found)
     assert "<script" not in shown
@@ -245,7 +247,7 @@ def test_a_word_is_beside_the_row_that_belongs_to_it():
              for name in ("target", "source")}
     later = WeightMatrix(torch.tensor([[[0.0, 0, 1], [1, 0, 0], [0, 1, 0]]]))
     trace = Trace(sides, (TracedAttention("x", "target", "source", later),), alignment=AlignmentPointer(0, 0, 1))
-    found = texts(trace._repr_html_())
+    found = texts(trace_svg(trace))
     assert "a → a: 1" in found
     assert "a → c: 1" not in found
 
@@ -259,11 +261,33 @@ def test_an_attention_shows_a_map_for_each_head():
 def test_long_attentions_are_described_in_words(monkeypatch):
     monkeypatch.setattr("regard.inspection.pictures.maps.NOTEBOOK_LIMIT", 17)
     monkeypatch.setattr(Look, "weights", lambda look: pytest.fail("all weights were computed"))
-    for shown in (ONE._repr_html_(), Trace({"text": TraceSide(HOSTILE)}, (ONE,))._repr_html_()):
-        assert "2 heads of 3 × 3 weights, too many for a small map" in shown.replace("\n", " ")
+    assert "2 heads of 3 × 3 weights, too many for a small map" in ONE._repr_html_().replace("\n", " ")
 
 
 def test_no_attention_and_one_token():
     assert "no attention" in Trace({"text": TraceSide(("a",))})._repr_html_()
     one = Trace({"text": TraceSide(("a",))}, (TracedAttention("x", "text", "text", WeightMatrix(torch.ones(1, 1, 1))),))
-    assert "<svg" in one._repr_html_()
+    assert "<svg" in trace_svg(one)
+    assert one._repr_html_().startswith('<iframe sandbox="allow-scripts allow-downloads"')
+
+
+def hatched(figure):
+    """The boxes that are hatched: left, top, right, bottom."""
+    return [tuple(np.round([*path.vertices.min(0), *path.vertices.max(0)], 6)) for axes in figure.axes
+            for one in axes.collections if one.get_hatch() for path in one.get_paths()]
+
+
+def test_masked_cells_are_hatched_and_zero_is_the_paper(tmp_path):
+    figure = attention_picture(pair(), "decoder.0.self")
+    assert hatched(figure) == [(row + 0.5, row - 0.5, 6.5, row + 0.5) for row in range(6)]
+    assert "hatched: masked" in head(figure)
+    assert hatched(attention_picture(pair(), "decoder.0.cross")) == []
+    assert len(hatched(trace_picture(pair(), "heads"))) == 4 * 6
+    paper = figure.get_facecolor()
+    assert figure.axes[0].images[0].get_cmap()(0.0) == pytest.approx(paper)
+    save(figure, tmp_path / "a.svg")
+    lone = Trace({"text": TARGET}, pair().attentions[:1] and (
+        TracedAttention("decoder.0.self", "text", "text", pair().attentions[0].look, 0, "self"),))
+    strokes = [element.attrib["d"] for element in ElementTree.fromstring(trace_svg(lone)).iter()
+               if element.tag.endswith("}path")]
+    assert [one.count("M") for one in strokes] == [21]

@@ -48,6 +48,7 @@ OTHER_WORDS = {"id", "score", "attribution", "license", "licence", "domain", "co
 LineT = TypeVar("LineT")
 LINES_AHEAD = 5
 """Lines after a header of language codes that are searched for a sentence."""
+_ALIGNMENT = re.compile(r"[0-9]{1,6}-[0-9]{1,6}(?: [0-9]{1,6}-[0-9]{1,6})*")
 # Two words; or several characters of a script that does not separate words (Thai, Lao, Burmese, Khmer, CJK).
 _SENTENCE = re.compile(r"\S\s+\S|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{4}")
 
@@ -179,6 +180,14 @@ def read_pairs(input: InputFile, source: str | None, target: str | None, log: Re
         if len(cells) != count:
             layout.check(cells, Location(name, number))
         yield SentencePair(cells[left], cells[right], Location(name, number))
+
+
+def read_alignments(input: InputFile) -> Iterator[tuple[tuple[int, int], ...]]:
+    """For each line the word alignment in its third column, such as "0-0 1-2" (Pharaoh format); empty without one."""
+    for line in read_lines(input):
+        cells = line.split("\t")
+        found = cells[2] if len(cells) > 2 and _ALIGNMENT.fullmatch(cells[2]) else ""
+        yield tuple((int(one), int(other)) for one, other in (link.split("-") for link in found.split()))
 
 
 class LanguageColumns(NamedTuple):

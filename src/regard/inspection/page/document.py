@@ -3,7 +3,8 @@
 Each attention of a trace is embedded in one of these forms:
 
     weights      all weights: small ones
-    projected    queries and keys, from which the page computes the weights of any window; with an overview
+    projected    queries and keys, from which the page computes the weights of any window; with an overview: where that
+                 is smaller
     overview     means of blocks: for what does not fit into the size limit
     served       nothing: the page requests windows from its server
 
@@ -23,6 +24,7 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from regard import checks
@@ -36,8 +38,14 @@ MAX_WEIGHTS = 1_000_000
 """The number of weights up to which an attention is embedded whole."""
 SIZE_LIMIT = 64 << 20
 """The number of bytes of all numbers in a file, as text."""
+SMALL_WEIGHTS = 20_000
+"""The number of weights up to which an attention is embedded whole even if its queries and keys are smaller."""
 OVERVIEW_BLOCKS, OVERVIEW_SHARE = (512, 256, 128, 64), 4
 """An overview has at most this many blocks in each direction: the most that take one part in 4 of the space left."""
+MAX_OVERVIEW, LONG_SIDE = 1 << 18, 4000
+"""The overview of an attention without a side of more than 4,000 tokens takes at most this number of bytes, as text."""
+SMALL_DIFFERENCE = 1e-4
+"""Of a sum of log-probabilities from the sum of its parts, which are rounded."""
 VISIBLE_ERROR = 5e-5
 """A difference that the page, which shows four decimals, does not show."""
 ORDER_FILE, SKELETON_FILE, STYLE_FILE = "order.txt", "index.html", "style.css"
@@ -74,13 +82,19 @@ def embedded_document(traces: Sequence[Trace], title: str = "", size_limit: int 
 
 def served_document(traces: Sequence[Trace], title: str = "", size_limit: int = SIZE_LIMIT) -> JsonObject:
     """The document of a page that requests large attentions from its server."""
-    tables = _fill_tables(traces, size_limit, _whole_or(lambda attention, left: {"kind": "served"}))
+    tables = _fill_tables(traces, size_limit, _served)
     return _make_document(traces, title, served=True, tables=tables)
 
 
 def trace_tables(traces: Sequence[Trace], size_limit: int = SIZE_LIMIT) -> list[JsonObject]:
-    """Each trace with its data, as much of it as the limit allows."""
-    return _fill_tables(traces, size_limit, _whole_or(_reduced))
+    """Each trace with its data, as much of it as the limit allows, in the forms of the page."""
+    return _fill_tables(traces, size_limit, _embedded)
+
+
+def plain_table(trace: Trace, size_limit: int = SIZE_LIMIT) -> JsonObject:
+    """A trace for other programs: the header of its file, weights in float32, overviews of what does not fit."""
+    [table] = _fill_tables([trace], size_limit, _plain, short=False)
+    return table
 
 
 def dump_document(document: JsonObject) -> str:
@@ -103,24 +117,53 @@ def _make_document(traces: Sequence[Trace], title: str, *, served: bool, tables:
     return {"version": VERSION, "served": served, "title": title, "traces": tables}
 
 
-def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm) -> list[JsonObject]:
-    """The headers of the traces, with the data of each attention: the alignment first, then from small to large."""
-    tables = [_trace_header(trace) for trace in traces]
+def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm, *, short: bool = True) -> list[JsonObject]:
+    """The headers of the traces, with the data of each attention: the alignment first, then from small to large.
+
+    Args:
+        short: whether the headers have the short form of the page.
+    """
+    tables = [_page_header(trace) if short else _file_header(trace) for trace in traces]
     order = sorted((trace.alignment is None or trace.alignment.attention != number, attention.weight_count, place,
                     number) for place, trace in enumerate(traces) for number, attention in enumerate(trace.attentions))
     left = size_limit
     for _, _, place, number in order:
         data = form(traces[place].attentions[number], left)
-        left -= sum(map(len, _strings(data)))
+        left -= _length(data)
         tables[place]["attentions"][number]["data"] = data
     return tables
 
 
-def _trace_header(trace: Trace) -> JsonObject:
+def _file_header(trace: Trace) -> JsonObject:
     """The header of the trace file."""
+    found: JsonObject = json.loads(trace_format.dump_header(trace, [_attention_facts(one) for one in trace.attentions]))
+    return found
+
+
+def _page_header(trace: Trace) -> JsonObject:
+    """The header of the trace file, with six digits of each number and a shorter form of the search."""
     header = trace_format.dump_header(trace, [_attention_facts(one) for one in trace.attentions])
-    table: JsonObject = json.loads(header)
+    table: JsonObject = json.loads(header, parse_float=lambda text: float(f"{float(text):.6g}"))
+    if table.get("search"):
+        table["search"]["nodes"] = _node_columns(table["search"]["nodes"], table["search"]["best"])
     return table
+
+
+def _node_columns(nodes: list[JsonObject], best: list[int]) -> JsonObject:
+    """The nodes of a search as one list for each key, which is a third of the size; the script puts them together.
+
+    Only the results have scores, which they are ranked by.
+    """
+    columns: JsonObject = {key: [node[key] for node in nodes] for key in ("parent", "token", "log_probability")}
+    columns |= {key: [place for place, node in enumerate(nodes) if node[key]] for key in ("ended", "kept")}
+    scores = {str(place): nodes[place]["score"] for place in best if nodes[place].get("score") is not None}
+    if scores:
+        columns["score"] = scores
+    sums = [node["total"] - node["log_probability"] - (nodes[node["parent"]]["total"] if node["parent"] >= 0 else 0.0)
+            for node in nodes]
+    if any(abs(difference) > SMALL_DIFFERENCE for difference in sums):  # a trace of another program
+        columns["total"] = [node["total"] for node in nodes]
+    return columns
 
 
 def _attention_facts(attention: TracedAttention) -> JsonObject:
@@ -131,45 +174,100 @@ def _attention_facts(attention: TracedAttention) -> JsonObject:
         return {}
 
 
-def _whole_or(otherwise: DataForm) -> DataForm:
-    """Embed all weights of a small attention; use another form for a large one."""
-    def form(attention: TracedAttention, left: int) -> JsonObject:
-        if attention.weight_count <= MAX_WEIGHTS and _base64_length(4 * attention.weight_count) <= left:
-            return {"kind": "weights", "values": encode_numbers(attention.look.weights().float())}
-        return otherwise(attention, left)
+def _whole(attention: TracedAttention, left: int) -> JsonObject | None:
+    """All weights of an attention that is small enough."""
+    if attention.weight_count > MAX_WEIGHTS or _base64_length(3 * attention.weight_count) > left:
+        return None
+    return {"kind": "weights", "values": _encode_weights(attention.look.weights().float())}
 
-    return form
+
+def _plain(attention: TracedAttention, left: int) -> JsonObject:
+    """All weights in float32, or an overview."""
+    if attention.weight_count > MAX_WEIGHTS or _base64_length(4 * attention.weight_count) > left:
+        return _overview_alone(attention, left)
+    return {"kind": "weights", "values": encode_numbers(attention.look.weights().float())}
+
+
+def _embedded(attention: TracedAttention, left: int) -> JsonObject:
+    """The smallest form that is as exact as the page shows, or an overview."""
+    whole = _whole(attention, left)
+    if whole is None:
+        return _reduced(attention, left)
+    smaller = None if attention.weight_count <= SMALL_WEIGHTS else _projected(attention, left)
+    return smaller if smaller and smaller["error"] < VISIBLE_ERROR and _length(smaller) < _length(whole) else whole
+
+
+def _served(attention: TracedAttention, left: int) -> JsonObject:
+    """All weights of a small attention; of a large one, the page requests windows."""
+    return _whole(attention, left) or {"kind": "served"}
+
+
+def _length(data: JsonObject) -> int:
+    """The number of characters of all texts of some data."""
+    return sum(map(len, _strings(data)))
 
 
 def _reduced(attention: TracedAttention, left: int) -> JsonObject:
     """A large attention: projected as exactly as is visible, if there is enough space, or an overview."""
+    return _projected(attention, left) or _overview_alone(attention, left)
+
+
+def _overview_alone(attention: TracedAttention, left: int) -> JsonObject:
+    """Means of blocks, and nothing else."""
+    size = _overview_block(attention, left)
+    return {"kind": "overview", "overview": _overview(attention.look.block_map(size), size)}
+
+
+def _projected(attention: TracedAttention, left: int) -> JsonObject | None:
+    """Queries and keys as exactly as is visible, if there are any, and enough space."""
     size, found = _overview_block(attention, left), None
     for projected in tiles.projected_forms(attention):
         if _base64_length(projected.nbytes) + _overview_length(attention, size) > left:
             break
         normalizers, means = projected.normalizers_and_means(size)
         error = projected.error(attention, normalizers)
-        found = {"kind": "projected", "query": encode_numbers(projected.query), "key": encode_numbers(projected.key),
+        encode = encode_numbers if projected.steps is None else _encode_24_bits
+        found = {"kind": "projected", "query": encode(projected.query), "key": encode(projected.key),
+                 "bits": projected.bits, "steps": projected.steps or (1.0, 1.0),
                  "scale": projected.scale, "normalizer": encode_numbers(normalizers),
                  "width": projected.query.shape[-1], "key_heads": len(projected.key),
                  "mask": _attention_facts(attention).get("mask"), "error": error, "overview": _overview(means, size)}
         if error < VISIBLE_ERROR:
             break
-    return found or {"kind": "overview", "overview": _overview(attention.look.block_map(size), size)}
+    return found
+
+
+def _encode_weights(weights: Tensor) -> str:
+    """The upper three bytes of float32, rounded, as base64: the relative error, 2⁻¹⁷, is not visible on the page."""
+    bits = weights.detach().cpu().contiguous().numpy().astype("<f4", copy=False).view("<u4")
+    rounded = np.where(np.isfinite(bits.view("<f4")), bits + np.uint32(0x80), bits)
+    return base64.b64encode(rounded.view("u1").reshape(-1, 4)[:, 1:].tobytes()).decode("ascii")
+
+
+def _encode_24_bits(numbers: Tensor) -> str:
+    """The three lower bytes of whole numbers, little-endian, as base64."""
+    array = numbers.contiguous().numpy().astype("<i4", copy=False)
+    return base64.b64encode(array.view("u1").reshape(-1, 4)[:, :3].tobytes()).decode("ascii")
 
 
 def _overview_block(attention: TracedAttention, left: int) -> int:
     """The block size of an overview."""
     sizes = [tiles.overview_block_size(attention, blocks) for blocks in OVERVIEW_BLOCKS]
-    return next((size for size in sizes if OVERVIEW_SHARE * _overview_length(attention, size) <= left), sizes[-1])
+    large = max(attention.rows, attention.columns) > LONG_SIDE
+    most = left // OVERVIEW_SHARE if large else min(left // OVERVIEW_SHARE, MAX_OVERVIEW)
+    return next((size for size in sizes if _overview_length(attention, size) <= most), sizes[-1])
 
 
 def _overview_length(attention: TracedAttention, size: int) -> int:
-    return _base64_length(4 * attention.heads * -(-attention.rows // size) * -(-attention.columns // size))
+    return _base64_length(2 * attention.heads * -(-attention.rows // size) * -(-attention.columns // size))
 
 
 def _overview(means: Tensor, size: int) -> JsonObject:
-    return {"size": size, "rows": means.shape[-2], "columns": means.shape[-1], "values": encode_numbers(means.float())}
+    """Means of blocks in half precision, as parts of the largest one: they may be very small."""
+    finite = means[means.isfinite()]
+    unit = float(finite.abs().max()) if finite.numel() else 0.0
+    return {"size": size, "rows": means.shape[-2], "columns": means.shape[-1], "unit": unit or 1.0,
+            "values": encode_numbers((means.double() / (unit or 1.0)).half())}
 
 
 def _base64_length(count: int) -> int:

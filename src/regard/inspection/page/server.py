@@ -47,7 +47,7 @@ WHAT_IF_FIELDS = {"text": str, "prefix": str, "beams": int, "choice": int, "trac
 
 @dataclass(frozen=True)
 class WhatIfRequest:
-    """A request of the view "What if": another text, a prefix of the output, or another hypothesis."""
+    """A request of the view "Try": another text, a prefix of the output, or another hypothesis."""
 
     text: str
     prefix: str = ""

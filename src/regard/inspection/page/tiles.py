@@ -6,7 +6,7 @@
 Rows are computed in slices. Means are computed for whole stripes of the matrix, because a row is normalised over all
 its keys; recently used stripes and overviews are cached.
 
-A page without a server computes weights itself, from queries and keys rounded to half precision:
+A page without a server computes weights itself, from queries and keys rounded to 16 or 24 bits:
 
     weight of row i for key j = exp(scale · query_i · key_j − normalizer_i)
 
@@ -199,11 +199,9 @@ def _check_window(attention: TracedAttention, head: int, window: TileWindow, siz
 
 
 def projected_forms(attention: TracedAttention) -> Iterator["ProjectedWeights"]:
-    """Queries and keys in half precision, and then a more exact and larger form.
+    """Queries and keys in half precision, and then in 24 bits, which is more exact and half as large again.
 
-    There is none if the weights are not a softmax of dot products, or if the numbers exceed half precision. The second
-    form adds the rounding errors, q = q' + q", in three times the width: [q', q', q"] · [k', k", k'] = q·k except for
-    q"·k", which is below single precision.
+    There is none if the weights are not a softmax of dot products, or if the numbers exceed half precision.
     """
     look = attention.look
     if not isinstance(look, Look) or look.bias is not None:
@@ -213,16 +211,21 @@ def projected_forms(attention: TracedAttention) -> Iterator["ProjectedWeights"]:
     if dot is None or type(problem.normalize) is not Softmax or type(mask) not in (Causal, Window, type(None)):
         return
     query, key = (part.float().cpu() for part in (dot[0].expand(*problem.leading, -1, -1), problem.key))
-    (q, q_error), (k, k_error) = _round_to_half(query), _round_to_half(key)
-    if bool(q.isfinite().all()) and bool(k.isfinite().all()):
-        yield ProjectedWeights(q, k, dot[1], mask)
-        yield ProjectedWeights(torch.cat([q, q, q_error], -1), torch.cat([k, k_error, k], -1), dot[1], mask)
+    halves = [part.half() for part in (query, key)]
+    if all(bool(part.isfinite().all()) for part in halves):
+        yield ProjectedWeights(halves[0], halves[1], dot[1], mask)
+        steps = (_step(query), _step(key))
+        yield ProjectedWeights(_whole_steps(query, steps[0]), _whole_steps(key, steps[1]), dot[1], mask, steps)
 
 
-def _round_to_half(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers in half precision, and their rounding errors."""
-    rounded = numbers.half()
-    return rounded, (numbers - rounded.float()).half()
+def _step(numbers: Tensor) -> float:
+    """The unit of 24-bit numbers that reach as far as these."""
+    return float(numbers.abs().max()) / (2 ** 23 - 1) or 1.0 if numbers.numel() else 1.0
+
+
+def _whole_steps(numbers: Tensor, step: float) -> Tensor:
+    """The numbers as whole multiples of a step, int32, from −2²³ + 1 to 2²³ − 1."""
+    return (numbers.double() / step).round().int()
 
 
 @dataclass(frozen=True)
@@ -230,16 +233,24 @@ class ProjectedWeights:
     """Queries and keys from which the page computes weights."""
 
     query: Tensor
-    """(H, n, D), float16."""
+    """(H, n, D), float16, or int32 of 24 bits."""
     key: Tensor
-    """(h, N, D), float16."""
+    """(h, N, D), of the same type."""
     scale: float
     mask: Mask | None
+    steps: tuple[float, float] | None = None
+    """What 1 stands for in whole queries and keys."""
+
+    @property
+    def bits(self) -> int:
+        """The number of bits of a query or key."""
+        return 16 if self.steps is None else 24
 
     @property
     def nbytes(self) -> int:
         """The size in bytes without the overview."""
-        return self.query.nbytes + self.key.nbytes + 4 * self.query.shape[0] * self.query.shape[1]
+        numbers = self.query.numel() + self.key.numel()
+        return self.bits // 8 * numbers + 4 * self.query.shape[0] * self.query.shape[1]
 
     @torch.no_grad()
     def normalizers_and_means(self, size: int) -> tuple[Tensor, Tensor]:
@@ -283,7 +294,8 @@ class ProjectedWeights:
     def _head(self, head: int) -> tuple[Tensor, Tensor]:
         """The scaled queries and the keys of one head, in single precision."""
         key_head = head // (len(self.query) // len(self.key))
-        return self.query[head].float() * self.scale, self.key[key_head].float()
+        of_query, of_key = self.steps or (1.0, 1.0)
+        return self.query[head].float() * (of_query * self.scale), self.key[key_head].float() * of_key
 
     def _scores(self, query: Tensor, key: Tensor, rows: slice, columns: slice) -> Tensor:
         scores = query[rows] @ key[columns].T

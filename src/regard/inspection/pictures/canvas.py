@@ -40,9 +40,17 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 SUM_TOLERANCE = 0.01
 """How far the sum of a row may be from 1: sums in bfloat16 are no closer."""
-GREYS, DIVERGING = "Greys", "PuOr"
-"""In both, white is 0. Both are safe for colour-blind readers and in black and white."""
-INK, FAINT, PINK = "#1a1a1a", "#555555", "#ff7ac6"
+PAPER, INK, FAINT, LINE, ACCENT, WARNING, PINK = (
+    "#fbfaf7", "#1f1d1a", "#5f5a52", "#c9c3b6", "#0b625d", "#a1260d", "#ff7ac6")
+"""The colours of the page in its light form; pink is what is not finite."""
+SEQUENTIAL, DIVERGING = "sequential", "diverging"
+COLOUR_MAPS = {
+    SEQUENTIAL: ((0.0, PAPER), (0.7, ACCENT), (1.0, INK)),
+    DIVERGING: ((0.0, "#43110a"), (0.15, WARNING), (0.5, PAPER), (0.85, ACCENT), (1.0, INK)),
+}
+"""In both, 0 is the paper and dark ink is more: lightness falls evenly, so that they are safe in black and white."""
+HATCH, MAX_HATCHED = "////", 400
+"""How masked cells are drawn, in maps of at most this many rows and columns."""
 LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """The palette of Okabe and Ito, which is safe for colour-blind readers."""
 LINE_STYLES = ("-", "--", "-.", ":")
@@ -59,10 +67,11 @@ TITLE_SIZE, NOTE_SIZE, LABEL_SIZE = 11.0, 8.0, 8.0
 BAR_WIDTH = 0.14
 FIGURE_SETTINGS = {"font.family": [DEFAULT_FONT], "font.size": LABEL_SIZE, "axes.linewidth": 0.6,
                    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "axes.edgecolor": FAINT, "text.color": INK,
+                   "figure.facecolor": PAPER, "axes.facecolor": PAPER, "hatch.linewidth": 0.5, "hatch.color": LINE,
                    "axes.labelcolor": INK, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "xtick.color": FAINT,
                    "ytick.color": FAINT}
-FILE_SETTINGS = {"svg.hashsalt": "regard", "svg.fonttype": "path", "pdf.fonttype": 42}
-"""SVG: reproducible ids, text as paths. PDF: text as text."""
+FILE_SETTINGS = {"svg.hashsalt": "regard", "svg.fonttype": "none", "pdf.fonttype": 42}
+"""SVG: reproducible ids. SVG and PDF: text as text, which can be searched and copied."""
 FILE_METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None, "Type": None, "Format": None},
@@ -81,6 +90,8 @@ class Cells(NamedTuple):
     rows: int
     columns: int
     size: int = 1
+    masked: "NDArray[np.bool_] | None" = None
+    """(r, c), the cells that are masked in every head; None if none is, or if it is not known."""
 
 
 class ColourScale(NamedTuple):
@@ -97,7 +108,7 @@ class ColourScale(NamedTuple):
         high = float(np.abs(finite).max(initial=0.0)) if largest is None else largest
         if not (math.isfinite(high) and high >= 0.0):
             raise checks.wrong("largest", "a positive number", largest)
-        return cls(-high if (finite < 0).any() else 0.0, high, DIVERGING if (finite < 0).any() else GREYS)
+        return cls(-high if (finite < 0).any() else 0.0, high, DIVERGING if (finite < 0).any() else SEQUENTIAL)
 
 
 def as_floats(argument: str, values: Any, dimensions: int, shape: str) -> Floats:
@@ -135,8 +146,22 @@ def cells_from_record(record: Any, limit: int) -> Cells:
     n, N = record_shape(record)[-2:]
     size = _block_size(n, N, limit)
     if size == 1:
-        return cells_from_weights(as_floats("weights", record.weights(), 3, "(heads, rows, columns)"), limit)
+        cells = cells_from_weights(as_floats("weights", record.weights(), 3, "(heads, rows, columns)"), limit)
+        return cells._replace(masked=masked_cells(record))
     return _cells_from_means(as_floats("weights", record.block_map(size), 3, "(heads, rows, columns)"), n, N, size)
+
+
+def masked_cells(record: Any) -> "NDArray[np.bool_] | None":
+    """The cells of an attention record (heads, n, N) that no head may attend to; None if there are none."""
+    from regard.attention.mask import as_mask
+    from regard.inspection.records import record_shape
+
+    mask, (n, N) = getattr(record, "mask", None), record_shape(record)[-2:]
+    if mask is None or max(n, N) > MAX_HATCHED:
+        return None
+    allowed = as_mask(mask).matrix(n, N, leading=1).reshape(-1, n, N).any(dim=0)
+    masked = ~allowed.cpu().numpy()
+    return masked if masked.any() else None
 
 
 def _block_size(rows: int, columns: int, limit: int) -> int:
@@ -164,7 +189,7 @@ def describe_cells(drawn: Iterable[Cells]) -> list[str]:
         notes.append(f"{negative} of {len(values)} cells are negative: these are not probabilities")
     if unknown := len(values) - int(np.isfinite(values).sum()):
         notes.append(f"{unknown} of {len(values)} cells are not finite: pink")
-    return notes
+    return notes + (["hatched: masked"] if any(cells.masked is not None for cells in drawn) else [])
 
 
 def format_number(value: float) -> str:
@@ -238,9 +263,37 @@ def draw_cells(axes: "Axes", values: Floats, scale: ColourScale,
     """Draw cells of equal size, the first row on top, without interpolation."""
     if not values.size:
         raise checks.wrong("weights", "at least one row and one column", f"of shape {checks.shape(values)}")
-    colours = load_matplotlib().colormaps[scale.colours].with_extremes(bad=PINK)
-    return axes.imshow(values, cmap=colours, vmin=scale.low, vmax=scale.high or 1.0, aspect="auto",
+    return axes.imshow(values, cmap=colour_map(scale.colours), vmin=scale.low, vmax=scale.high or 1.0, aspect="auto",
                        interpolation="nearest", extent=extent)
+
+
+@functools.cache
+def colour_map(name: str) -> Any:
+    """The colour map of this name, SEQUENTIAL or DIVERGING, for matplotlib."""
+    load_matplotlib()
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(f"regard {name}", [*COLOUR_MAPS[name]]).with_extremes(bad=PINK)
+
+
+def hatch_masked(axes: "Axes", masked: "NDArray[np.bool_] | None",
+                 extent: tuple[float, float, float, float] | None = None) -> None:
+    """Hatch the masked cells of a map that `draw_cells` drew with this extent."""
+    if masked is None:
+        return
+    from matplotlib.collections import PolyCollection
+
+    down, across = masked.shape
+    left, right, bottom, top = (-0.5, across - 0.5, down - 0.5, -0.5) if extent is None else extent
+    width, height = (right - left) / across, (bottom - top) / down
+    boxes = []
+    for row in range(down):
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], masked[row], [False]]).astype(np.int8)))
+        for first, last in edges.reshape(-1, 2):
+            x, y = (left + first * width, left + last * width), (top + row * height, top + (row + 1) * height)
+            boxes.append([(x[0], y[0]), (x[1], y[0]), (x[1], y[1]), (x[0], y[1])])
+    axes.add_collection(PolyCollection(boxes, facecolors="none", edgecolors=LINE, linewidths=0.0, hatch=HATCH),
+                        autolim=False)
 
 
 def add_colour_bar(figure: "Figure", image: "AxesImage", left: float, top: float, height: float, label: str) -> None:

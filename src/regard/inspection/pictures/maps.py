@@ -6,14 +6,15 @@
     position_picture({"sinusoidal": vectors, "learned": table})                     vectors (positions, features)
     trace_picture(trace, "entropy")
     attention_picture(trace, "decoder.2.cross", head=3)
-    trace_html(trace)                                                               a small map for a notebook
+    trace_html(trace)                                                               the page in a frame, for a notebook
 
-White is 0, and a colour bar shows the scale. Of many words some are labelled, and the picture says how many; a map of
-more than 2,000 rows or columns shows means of blocks, and says so. A picture computes only what it needs of a trace: of
-a long one means of blocks, never a whole matrix. The first alignment map of this kind is figure 3 of Bahdanau, Cho and
-Bengio (2015). This file does not know models.
+The paper is 0, dark ink is more, masked cells are hatched, and a colour bar shows the scale. Of many words some are
+labelled, and the picture says how many; a map of more than 2,000 rows or columns shows means of blocks, and says so. A
+picture computes only what it needs of a trace: of a long one means of blocks, never a whole matrix. The first alignment
+map of this kind is figure 3 of Bahdanau, Cho and Bengio (2015). This file does not know models.
 """
 
+import base64
 import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from regard import checks
 from regard.inspection import labels
 from regard.inspection.pictures import canvas, svg
 from regard.inspection.pictures.canvas import (
-    GREYS,
+    SEQUENTIAL,
     Cells,
     ColourScale,
     Floats,
@@ -57,7 +58,7 @@ HEADS_PER_ROW, MAX_SHEET_ROWS = 16, 60
 HEAD_GAP, LAYER_GAP = 0.12, 0.35
 """The gap between two heads, and between two layers of several rows, in squares."""
 HEAD_CENTRE = (1 - HEAD_GAP) / 2
-WHITE_TEXT_SHARE = 0.59
+WHITE_TEXT_SHARE = 0.53
 """The share of the largest value above which white text is more legible than black text."""
 CONFUSION_INCHES = 0.36
 """The side of a cell with a number in it."""
@@ -69,7 +70,9 @@ MAX_POSITIONS = 1000
 WEIGHTS_AT_ONCE = 4_000_000
 """The number of weights computed at once."""
 NOTEBOOK_LIMIT = 1 << 22
-"""The number of weights up to which a notebook shows a map."""
+"""The number of weights up to which a notebook shows small maps of an attention."""
+NOTEBOOK_BYTES, FRAME_HEIGHT = 4 << 20, 640
+"""Bytes of the numbers of a page in a notebook, and the height of its frame in pixels."""
 
 
 def alignment_picture(weights: Any, rows: Sequence[str], columns: Sequence[str], *, title: str = "",
@@ -102,6 +105,7 @@ def map_picture(cells: Cells, rows: Sequence[str], columns: Sequence[str], *, ti
     with canvas.new_figure() as figure:
         axes = canvas.add_panel(figure, 0, 0, width, height)
         image = canvas.draw_cells(axes, cells.values, scale)
+        canvas.hatch_masked(axes, cells.masked)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
         label_columns(axes, columns, cells.size, width / max(1, cells.columns))
@@ -187,7 +191,9 @@ def head_sheet(layers: Mapping[str, Cells], *, title: str = "", notes: Sequence[
         image = None
         for name, cells in layers.items():
             for (left, top), values in zip(positions[name], cells.values, strict=True):
-                image = canvas.draw_cells(axes, values, scale, (left, left + 1 - HEAD_GAP, top + 1 - HEAD_GAP, top))
+                extent = (left, left + 1 - HEAD_GAP, top + 1 - HEAD_GAP, top)
+                image = canvas.draw_cells(axes, values, scale, extent)
+                canvas.hatch_masked(axes, cells.masked, extent)
                 axes.add_patch(_frame(left, top))
         _label_heads(axes, positions, across, down)
         assert image is not None
@@ -216,7 +222,7 @@ def entropy_picture(entropies: Mapping[str, Sequence[float] | Any], bounds: Mapp
     positions, across, down = _head_positions({name: len(values) for name, values in given.items()})
     largest = max([0.0, *bounds.values(), *(float(values[np.isfinite(values)].max(initial=0.0))
                                             for values in given.values())])
-    scale = ColourScale(0.0, largest, GREYS)
+    scale = ColourScale(0.0, largest, SEQUENTIAL)
     square = min(0.5, max(0.3, 9.0 / across))
     with canvas.new_figure() as figure:
         axes = canvas.add_panel(figure, 0, 0, across * square, down * square)
@@ -270,7 +276,7 @@ def _label_heads(axes: Any, positions: Mapping[str, list[tuple[float, float]]], 
 
 
 def _frame(left: float, top: float) -> Any:
-    """A thin line around a square, because 0 is as white as the paper."""
+    """A thin line around a square, because 0 is the colour of the paper."""
     from matplotlib.patches import Rectangle
 
     return Rectangle((left, top), 1 - HEAD_GAP, 1 - HEAD_GAP, fill=False, linewidth=0.5, edgecolor=canvas.FAINT)
@@ -380,15 +386,22 @@ def trace_svg(trace: "Trace") -> str:
     return svg.map_svg(cells, rows, columns, title=trace.title, notes=notes)
 
 
-def trace_html(trace: "Trace") -> str:
-    """The title and the selected map of a trace, for a notebook."""
-    from regard.inspection.trace import select_map
+def trace_html(*traces: "Trace", height: int = FRAME_HEIGHT) -> str:
+    """The page of one trace, or of two to compare, for a notebook: in a frame that may run its script and save files.
 
-    title = f"<p>{html.escape(labels.text_label(trace.title, 200) or 'trace')}</p>"
-    if not trace.attentions:
-        return f"{title}<p>no attention</p>"
-    attention = select_map(trace).attention
-    return title + (_too_long_html(attention) if attention.weight_count > NOTEBOOK_LIMIT else trace_svg(trace))
+    Args:
+        height: of the frame, in pixels; the reader can drag its lower edge.
+    """
+    from regard.inspection.page.document import page_html
+
+    if not all(trace.attentions for trace in traces):
+        return f"<p>{html.escape(labels.text_label(traces[0].title, 200) or 'trace')}</p><p>no attention</p>"
+    page = base64.b64encode(page_html(traces, size_limit=NOTEBOOK_BYTES).encode()).decode()
+    title = html.escape(labels.text_label(traces[0].title, 200) or "attention")
+    # An address of its own, and not `srcdoc`: the page keeps its state after the # of its address.
+    return (f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="{height}" '
+            f'loading="lazy" style="border:1px solid #8884;border-radius:6px;resize:vertical;overflow:auto" '
+            f'src="data:text/html;charset=utf-8;base64,{page}"></iframe>')
 
 
 def attention_html(attention: "TracedAttention") -> str:
@@ -451,6 +464,9 @@ def _patches_view(trace: "Trace", image: Any = None) -> "Figure":
     attention = [one for one in trace.attentions if trace.sides[one.keys].grid is not None][-1]
     side = trace.sides[attention.keys]
     assert side.grid is not None
+    if image is None and side.image is not None:
+        kept = side.image
+        image = np.frombuffer(kept.pixels, np.uint8).reshape(kept.height, kept.width, kept.channels)
     if attention.queries == attention.keys and side.lead:
         weights, note = attention.look.rows(0), f"attention of the token {side.tokens[0]}"
     else:
@@ -476,7 +492,8 @@ def _attention_cells(attention: "TracedAttention", head: int | None, max_cells: 
         parts = (attention.look.rows(list(range(start, min(start + chunk, attention.rows))))
                  for start in range(0, attention.rows, chunk))
     weights = [_select_head(as_floats("weights", part, 3, "(heads, rows, columns)"), head) for part in parts]
-    return cells_from_weights(np.concatenate(weights), max_cells)
+    cells = cells_from_weights(np.concatenate(weights), max_cells)
+    return cells._replace(masked=canvas.masked_cells(attention.look))
 
 
 def _select_head(values: Floats, head: int | None) -> Floats:

@@ -4,9 +4,11 @@
     heads_svg(weights)                                      a small map for each head, all on one scale
     lines_svg([ChartLine("LSTM", steps, losses)], x_label="step", y_label="loss")
 
-Darker is more, orange is negative. Lines differ in colour, dashes and markers, and can be distinguished without
-colours. Text and axes take the colour of the text around them and are legible on black and on white. Words are escaped,
-and there is no script, link or `id`, so that many can stand on one page. This file knows numbers and words, not models.
+0 is the paper around the map and more is more ink: the colour of the text around it, dark on a light page and light on
+a dark one. Orange is negative, masked cells are hatched. Lines differ in colour, dashes and markers, and can be
+distinguished without colours. Text and axes take the colour of the text around them and are legible on black and on
+white. Words are escaped, and there is no script, link or `id`, so that many can stand on one page. This file knows
+numbers and words, not models.
 """
 
 import html
@@ -30,7 +32,8 @@ MAX_HEAD_CELLS = 32
 HEADS_PER_ROW = 8
 LETTER_WIDTH, FONT_SIZE = 6.6, 11
 """The approximate width of a letter, and its height, in pixels."""
-DARK, BLACK, ORANGE, PINK = "#2d004b", "#000", "#7f3b08", "#ff7ac6"
+CELL_INK, ORANGE, PINK = "currentColor", "#c65a1e", "#ff7ac6"
+FRAME = "#888"
 SCALE_STEPS = 5
 LINE_COLOURS = ("#2a7ab8", "#d55e00", "#00875f", "#b4538a", "#8a6d00", "#5b5bd6", "#777777")
 """After the palette of Okabe and Ito, each of medium lightness, so that it is visible on black and on white."""
@@ -79,6 +82,7 @@ def map_svg(drawn: Cells, rows: Sequence[str], columns: Sequence[str], *, title:
     tooltips = _cell_tooltips(drawn, rows, columns) if drawn.values.size <= MAX_TOOLTIPS else None
     scale = ColourScale.of(drawn.values)
     parts += _map_parts(drawn.values, scale, left, top, cell, cell, tooltips)
+    parts += _hatching(drawn.masked, left, top, cell)
     width, height = left + drawn.values.shape[1] * cell, top + drawn.values.shape[0] * cell
     notes = [*(labels.text_label(note, 120) for note in notes), *canvas.describe_cells([drawn]),
              *labels.describe_label_step(len(rows), len(columns), drawn.size, MAX_CELLS)]
@@ -106,11 +110,11 @@ def heads_svg(weights: Any, *, title: str = "") -> str:
 
 def _map_parts(values: Any, scale: ColourScale, left: float, top: float, width: float, height: float,
                tooltips: Callable[[int, int], str] | None) -> list[str]:
-    """A white background, the cells, and a frame."""
+    """The cells, and a frame; the paper shows through."""
     down, across = values.shape
     box = f'x="{left:.1f}" y="{top:.1f}" width="{across * width:.1f}" height="{down * height:.1f}"'
-    parts = [f'<rect {box} fill="#fff"/>']
-    colours = {1: BLACK if scale.low == 0 else DARK, -1: ORANGE, 0: PINK}
+    parts = []
+    colours = {1: CELL_INK, -1: ORANGE, 0: PINK}
     for sign, colour in colours.items():
         selected = ~np.isfinite(values) if sign == 0 else np.isfinite(values) & (values * sign > 0)
         if sign == 1 and tooltips is not None:
@@ -123,7 +127,17 @@ def _map_parts(values: Any, scale: ColourScale, left: float, top: float, width: 
             cells.append(f'<rect {position} width="{width:.1f}" height="{height:.1f}"{end}')
         if cells:
             parts.append(f'<g fill="{colour}" shape-rendering="crispEdges">{"".join(cells)}</g>')
-    return [*parts, f'<rect {box} fill="none" stroke="#888"/>']
+    return [*parts, f'<rect {box} fill="none" stroke="{FRAME}"/>']
+
+
+def _hatching(masked: Any, left: float, top: float, cell: float) -> list[str]:
+    """Two strokes across each masked cell."""
+    if masked is None:
+        return []
+    half = cell / 2
+    strokes = "".join(f"M{left + column * cell:.1f} {top + row * cell + half:.1f}l{half:.1f} {-half:.1f}m{half:.1f} "
+                      f"{half:.1f}l{-half:.1f} {half:.1f}" for row, column in zip(*np.nonzero(masked), strict=True))
+    return [f'<path d="{strokes}" fill="none" stroke="{FRAME}" stroke-width="0.6" stroke-opacity="0.6"/>']
 
 
 def _cell_tooltips(drawn: Cells, rows: Sequence[str], columns: Sequence[str]) -> Callable[[int, int], str]:
@@ -144,9 +158,10 @@ def _with_scale(parts: list[str], width: float, height: float, scale: ColourScal
     low, high = canvas.format_number(scale.low), canvas.format_number(scale.high)
     left = LETTER_WIDTH * len(low) + 4
     parts = [*parts, svg_text(0, top + 10, low),
-             f'<rect x="{left:.1f}" y="{top:.1f}" width="{len(shares) * step}" height="12" fill="#fff" stroke="#888"/>']
+             f'<rect x="{left:.1f}" y="{top:.1f}" width="{len(shares) * step}" height="12" fill="none" '
+             f'stroke="{FRAME}"/>']
     for place, share in enumerate(shares):
-        colour = ORANGE if share < 0 else DARK if scale.low < 0 else BLACK
+        colour = ORANGE if share < 0 else CELL_INK
         parts.append(f'<rect x="{left + place * step:.1f}" y="{top:.1f}" width="{step}" height="12" fill="{colour}" '
                      f'opacity="{abs(share):.3g}"/>')
     right = left + len(shares) * step + 4

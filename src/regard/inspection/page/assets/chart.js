@@ -3,21 +3,22 @@
 
 import { drawCells, drawEdges, drawOutlines, MIN_LABELLED_CELL, columnLabelSpace, widestName } from "./chart_drawing.js";
 import { fill, isolatedText, make, sizeCanvas } from "./dom.js";
-import { clamp, formatCount } from "./numbers.js";
+import { clamp, extent, formatCount, formatWeight } from "./numbers.js";
 import { describeCell } from "./planes.js";
-import { css, legend, specialColours, Scale } from "./scale.js";
+import { css, hatching, legend, specialColours, Scale, themeValue } from "./scale.js";
 import { tileCanvas, TILE, Tiles } from "./tiles.js";
 import { noteMovement } from "./weights.js";
 
 const MAX_CELL = 44; // pixels of a cell, at most
 const PAINT_TIME = 6; // milliseconds of a frame that may go into new colours
+const MAX_BLOCK = 1 << 14; // cells of a block whose largest weight is looked for
 const MIN_LENGTH = 72; // pixels that a map of few rows or columns gets at least
 
 /**
  * `still` fits its map into the page; `roaming` is a window of its own into a large map.
- * `marks` are numbers from 0 to 1 beside the rows. `ranges` may be shared by charts that are to have one scale.
+ * `ranges` may be shared by charts that are to have one scale.
  * @typedef {{manner?: "still" | "roaming", shape?: Shape, whole?: boolean, what?: string, tall?: number,
- *   marks?: {title: string, values: number[]}, ranges?: Map<string, {low: number, high: number}>,
+ *   ranges?: Map<string, {low: number, high: number}>,
  *   onPoint?: (row: number, column: number) => void, onPick?: (row: number, column: number) => void,
  *   onMove?: () => void}} ChartOptions
  */
@@ -89,18 +90,16 @@ export class Chart {
     }
     const width = Math.max(200, this.element.clientWidth);
     const roaming = options.manner === "roaming";
-    const beside = options.marks && width > 520 ? 128 : 0;
-    this.marks = beside ? options.marks : undefined;
-    const tall = options.tall ?? (roaming ? clamp(300, innerHeight * 0.66, 720) : clamp(600, plane.rows * 14, 1400));
+    const tall = options.tall ?? (roaming ? clamp(300, innerHeight * 0.55, 720) : clamp(600, plane.rows * 14, 1400));
     const guess = Math.min(
       MAX_CELL,
-      (width - Math.min(150, this.names.rows) - beside - 24) / plane.columns,
+      (width - Math.min(150, this.names.rows) - 24) / plane.columns,
       Math.max(tall, MIN_LENGTH) / plane.rows
     );
     const room = columnLabelSpace(this.names.columns, roaming ? MIN_LABELLED_CELL : guess);
     const x = Math.min(width / 3, Math.max(58, this.names.rows + 14));
     const y = room.above;
-    const across = width - x - Math.max(room.beyond, beside);
+    const across = width - x - room.beyond;
     const zx = Math.min(MAX_CELL, across / plane.columns);
     const zy = Math.min(MAX_CELL, tall / plane.rows);
     const both = Math.min(zx, zy);
@@ -121,6 +120,7 @@ export class Chart {
     if (roaming) this.plot.width = Math.min(across, Math.max(plane.columns * this.fit.x, this.plot.height * 1.6));
     if (!this.at) this.showHint();
     this.size = { width, height: Math.ceil(y + this.plot.height + 6) };
+    this.element.classList.toggle("tall", this.size.height > innerHeight * 0.75);
     if (!was) this.view = { x: 0, y: 0, zx: this.fit.x, zy: this.fit.y };
     this.setView(this.view);
   }
@@ -254,7 +254,12 @@ export class Chart {
     const late = tile.painted !== this.scale && performance.now() > until;
     if (late) this.redraw();
     const picture = late ? tile.canvas : tileCanvas(tile, this.scale, plane);
-    if (picture) pen.drawImage(picture, x, y, wide, high);
+    if (!picture) return;
+    pen.fillStyle = themeValue("paper");
+    pen.fillRect(x, y, wide, high);
+    pen.fillStyle = hatching(pen);
+    pen.fillRect(x, y, wide, high); // seen where a cell is masked: there the picture is transparent
+    pen.drawImage(picture, x, y, wide, high);
   }
 
   /**
@@ -343,21 +348,28 @@ export class Chart {
       fill(this.readout, ...names, make("strong", {}, said), place);
       return;
     }
-    const exact = make("strong", {}, plane.levels[0] === 1 ? "…" : "not in this page");
-    fill(this.readout, ...names, exact, place, ` · mean of its block ${said}`);
+    const single = plane.levels[0] === 1 && down * across <= MAX_BLOCK;
+    const exact = make("strong", {}, single ? "…" : "not in this page");
+    const most = make("span", {});
+    fill(this.readout, ...names, exact, place, ` · mean of its block ${said}`, most);
     const number = ++this.requests;
-    if (plane.levels[0] === 1)
+    const [top, left] = [Math.floor(row / down) * down, Math.floor(column / across) * across];
+    const [rows, columns] = [Math.min(down, plane.rows - top), Math.min(across, plane.columns - left)];
+    if (single)
       setTimeout(async () => {
         if (number !== this.requests) return;
-        const one = await plane.map({ top: row, left: column, rows: 1, columns: 1 }, 1).catch(() => null);
-        if (one && number === this.requests) exact.textContent = describeCell(plane, row, column, one.values[0]);
+        const cells = await plane.map({ top, left, rows, columns }, 1).catch(() => null);
+        if (!cells || number !== this.requests) return;
+        const own = cells.values[(row - top) * columns + column - left];
+        exact.textContent = describeCell(plane, row, column, own);
+        most.textContent = `, max ${formatWeight(extent(cells.values).high)}`;
       }, 40);
   }
 
   /** Nothing is pointed at: say what could be. */
   showHint() {
     this.requests++;
-    const zoom = Math.min(this.fit.x, this.fit.y) < MIN_LABELLED_CELL ? " + and − zoom." : "";
+    const zoom = Math.min(this.fit.x, this.fit.y) < MIN_LABELLED_CELL ? " + and − zoom, or Ctrl and the wheel." : "";
     const hint = `Point at a cell, or move with the arrow keys, to read its weight.${zoom}`;
     fill(this.readout, make("span", { class: "quiet" }, hint));
   }
@@ -395,10 +407,10 @@ export function attachInput(chart) {
   frame.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     held = { x: event.clientX, y: event.clientY, from: chart.view, moved: false };
-    if (chart.movable) frame.setPointerCapture(event.pointerId);
+    if (chart.movable && event.pointerType !== "touch") frame.setPointerCapture(event.pointerId);
   });
   frame.addEventListener("pointermove", (event) => {
-    if (held && chart.movable) {
+    if (held && chart.movable && event.pointerType !== "touch") {
       const [dx, dy] = [event.clientX - held.x, event.clientY - held.y];
       held.moved ||= Math.hypot(dx, dy) > 4;
       if (held.moved) {
@@ -427,7 +439,7 @@ export function attachInput(chart) {
   frame.addEventListener(
     "wheel",
     (event) => {
-      if (!roaming && !event.ctrlKey) return; // the wheel scrolls the page, except over a map that fills it
+      if (!event.ctrlKey && !event.metaKey) return; // the wheel alone scrolls the page
       event.preventDefault();
       const box = frame.getBoundingClientRect();
       noteMovement();
@@ -436,7 +448,44 @@ export function attachInput(chart) {
     },
     { passive: false }
   );
+  if (roaming) attachFingers(chart);
   frame.addEventListener("keydown", (event) => handleKey(chart, event, roaming ? !event.shiftKey : event.shiftKey));
+}
+
+/**
+ * Two fingers move and zoom the map; one scrolls the page.
+ * @param {import("./chart.js").Chart} chart
+ */
+function attachFingers(chart) {
+  /** @type {{x: number, y: number, apart: number} | null} */
+  let last = null;
+  /** @param {TouchEvent} event */
+  const grip = ({ touches: [a, b] }) => ({
+    x: (a.clientX + b.clientX) / 2,
+    y: (a.clientY + b.clientY) / 2,
+    apart: Math.max(1, Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY))
+  });
+  chart.frame.addEventListener(
+    "touchmove",
+    (event) => {
+      if (event.touches.length !== 2) return;
+      event.preventDefault();
+      const now = grip(event);
+      if (last) {
+        noteMovement();
+        const { x, y, zx, zy } = chart.view;
+        chart.setView({ ...chart.view, x: x - (now.x - last.x) / zx, y: y - (now.y - last.y) / zy });
+        const box = chart.frame.getBoundingClientRect();
+        chart.zoom(now.apart / last.apart, now.x - box.left, now.y - box.top);
+      }
+      last = now;
+    },
+    { passive: false }
+  );
+  for (const end of ["touchend", "touchcancel", "touchstart"])
+    chart.frame.addEventListener(end, () => {
+      last = null;
+    });
 }
 
 /**

@@ -1,7 +1,7 @@
-// Drawing on the canvas of a chart: axes with names or positions, grid lines, marks and outlines. This file reads the
+// Drawing on the canvas of a chart: axes with names or positions, grid lines and outlines. This file reads the
 // chart and changes nothing.
 
-import { formatProbability, formatCount } from "./numbers.js";
+import { formatCount } from "./numbers.js";
 import { themeValue } from "./scale.js";
 
 export const MIN_LABELLED_CELL = 11; // pixels of a cell that has its name beside it
@@ -144,7 +144,7 @@ export function columnLabelSpace(broad, cell) {
 /** @typedef {import("./chart.js").Chart} Chart */
 
 /**
- * Lines between cells in the colour of the page, a cross in what is not finite, a dot in a zero.
+ * Lines between cells, and a cross in what is not finite.
  * @param {CanvasRenderingContext2D} pen
  * @param {Chart} chart
  */
@@ -154,7 +154,7 @@ export function drawCells(pen, chart) {
     Math.min(plane.rows, view.y + plot.height / view.zy),
     Math.min(plane.columns, view.x + plot.width / view.zx)
   ];
-  pen.fillStyle = themeValue("paper");
+  pen.fillStyle = themeValue("line");
   for (let i = Math.ceil(view.y); i < bottom; i++)
     pen.fillRect(plot.x, plot.y + (i - view.y) * view.zy - 0.5, plot.width, 1);
   for (let j = Math.ceil(view.x); j < right; j++)
@@ -163,10 +163,6 @@ export function drawCells(pen, chart) {
   for (let i = Math.floor(view.y); i < bottom; i++)
     for (let j = Math.floor(view.x); j < right; j++) {
       const value = chart.valueAt(i, j);
-      if (value === 0 && !plane.masked(i, j)) {
-        pen.fillStyle = themeValue("soft");
-        pen.fillRect(plot.x + (j - view.x + 0.5) * view.zx - 1, plot.y + (i - view.y + 0.5) * view.zy - 1, 2, 2);
-      }
       if (value === undefined || value - value === 0) continue;
       const [x, y] = [plot.x + (j - view.x + 0.3) * view.zx, plot.y + (i - view.y + 0.3) * view.zy];
       pen.beginPath();
@@ -205,7 +201,7 @@ export function drawOutlines(pen, chart) {
 }
 
 /**
- * Names, positions, and the numbers beside the rows.
+ * Names or positions of rows and columns.
  * @param {CanvasRenderingContext2D} pen
  * @param {Chart} chart
  */
@@ -238,21 +234,4 @@ export function drawEdges(pen, chart) {
     plot.y,
     chart.names.columns
   );
-  const { marks } = chart;
-  if (!marks || view.zy < MIN_LABELLED_CELL) return;
-  const x = plot.x + Math.min(plot.width, plane.columns * view.zx) + 14;
-  pen.textAlign = "left";
-  pen.font = "11px " + themeValue("sans");
-  pen.fillStyle = themeValue("soft");
-  pen.fillText(marks.title, x, plot.y - 11);
-  marks.values.forEach((value, i) => {
-    const y = plot.y + (i - view.y + 0.5) * view.zy;
-    if (y < plot.y || y > plot.y + plot.height || Number.isNaN(value)) return;
-    pen.fillStyle = themeValue("line");
-    pen.fillRect(x, y - 3, 60, 6);
-    pen.fillStyle = themeValue("accent");
-    pen.fillRect(x, y - 3, 60 * value, 6);
-    pen.fillStyle = themeValue("soft");
-    pen.fillText(formatProbability(value), x + 67, y + 1);
-  });
 }

@@ -1,13 +1,17 @@
-// The view "Two side by side": two heads, attentions or traces on one scale, and their difference where they have the
-// same shape.
+// The view "Compare": two heads, attentions or traces on one scale, the outputs of both, and the difference of the maps
+// for the words that both have.
 
-import { defaultAttention } from "./alignment.js";
 import { Chart } from "./chart.js";
 import { attentionChoice, choice, headChoice, mutedText, scaleChoice } from "./controls.js";
-import { fill, make, pickNumber } from "./dom.js";
-import { differencePlane, headPlane } from "./planes.js";
+import { fill, isolatedText, make, pickNumber } from "./dom.js";
+import { alignmentMatrix, defaultAttention } from "./alignment.js";
+import { differencePlane, headPlane, isSmall, namesOf } from "./planes.js";
+import { directionOf, pairWords, textOf } from "./text.js";
+
+const MAX_PAIRED = 1 << 16; // cells of a map whose rows and columns are paired by their names
 
 /**
+ * Two charts on one scale, and their difference where they share rows and columns.
  * @param {App} app
  * @param {Plane[]} planes two
  * @param {string[]} titles of the three
@@ -16,51 +20,66 @@ import { differencePlane, headPlane } from "./planes.js";
  */
 export function comparisonCharts(app, planes, titles, options, room) {
   const [first, second] = planes;
+  const { pairs, note } = pairPlanes(first, second);
   const alike = first.rows === second.rows && first.columns === second.columns;
   const ranges = new Map();
   /** @type {Chart[]} */
   const charts = planes.map((plane) => new Chart(app, plane, { ...options, ranges, onPoint: follow }));
   for (const chart of charts) chart.group = charts.slice(0, 2);
-  if (alike)
+  const difference = pairs && (pairs === "same" || (pairs.rows.length && pairs.columns.length));
+  if (difference)
     charts.push(
-      new Chart(app, differencePlane(first, second), { ...options, whole: false, what: titles[2], onPoint: follow })
+      new Chart(app, differencePlane(first, second, pairs === "same" ? undefined : pairs), {
+        ...options,
+        whole: false,
+        what: titles[2],
+        onPoint: pairs === "same" ? follow : undefined
+      })
     );
   /** @param {number} row @param {number} column */
   function follow(row, column) {
-    if (alike) for (const chart of charts) chart.point({ row, column });
+    if (alike && pairs === "same") for (const chart of charts) chart.point({ row, column });
   }
   fill(
     room,
-    alike
-      ? null
-      : mutedText(
-          `The first has ${first.rows} × ${first.columns} cells and the second ${second.rows} × ${second.columns}: ` +
-            "there is no difference map."
-        ),
-    alike ? mutedText(nameWarning(first, second)) : null,
+    note ? mutedText(note) : null,
     make(
       "div",
       { class: "trio" },
-      ...charts.map((chart, i) => make("section", {}, make("h3", {}, titles[i]), chart.element))
+      ...charts.map(({ plane, element }, i) =>
+        make("section", {}, make("h3", { title: plane.code }, titles[i]), element)
+      )
     )
   );
   for (const chart of charts) chart.layout();
 }
 
 /**
- * A warning where the rows or columns of two small planes have other names.
+ * The rows and columns that two planes share, by their names: a longest common subsequence.
  * @param {Plane} first
  * @param {Plane} second
+ * @returns {{pairs: "same" | {rows: [number, number][], columns: [number, number][]} | null, note: string}}
  */
-function nameWarning(first, second) {
-  if (first.rows * first.columns > 1 << 16) return "";
-  let other = 0;
-  for (let i = 0; i < first.rows; i++) if (first.rowName(i) !== second.rowName(i)) other++;
-  for (let j = 0; j < first.columns; j++) if (first.columnName(j) !== second.columnName(j)) other++;
-  return other
-    ? `${other} of the ${first.rows + first.columns} row and column labels differ: ` +
-        "there the difference compares different tokens."
-    : "";
+export function pairPlanes(first, second) {
+  const alike = first.rows === second.rows && first.columns === second.columns;
+  if (Math.max(first.rows * first.columns, second.rows * second.columns) > MAX_PAIRED) {
+    const sizes = [first, second].map((one) => `${one.rows} × ${one.columns}`);
+    const note = `The first has ${sizes[0]} cells and the second ${sizes[1]}: there is no difference map.`;
+    return alike ? { pairs: "same", note: "" } : { pairs: null, note };
+  }
+  const rows = [first, second].map((one) => namesOf(one.rows, one.rowName));
+  const columns = [first, second].map((one) => namesOf(one.columns, one.columnName));
+  const pairs = { rows: pairWords(rows[0], rows[1]), columns: pairWords(columns[0], columns[1]) };
+  if (alike && pairs.rows.length === first.rows && pairs.columns.length === first.columns)
+    return { pairs: "same", note: "" };
+  if (!pairs.rows.length || !pairs.columns.length)
+    return { pairs: null, note: "The two share no row or no column: there is no difference map." };
+  return {
+    pairs,
+    note:
+      `The difference is of the ${pairs.rows.length} rows and ${pairs.columns.length} columns that both have, paired ` +
+      "by their names in order."
+  };
 }
 
 /**
@@ -125,25 +144,62 @@ export function traceName(trace, number) {
   return `${number + 1}: ${[trace.model, trace.title].filter(Boolean).join(" · ") || "trace"}`.slice(0, 80);
 }
 
+/**
+ * The outputs of two traces, one below the other.
+ * @param {App} app
+ * @param {number[]} numbers
+ */
+function outputLines(app, numbers) {
+  if (numbers[0] === numbers[1]) return null;
+  return make(
+    "dl",
+    { class: "outputs" },
+    ...numbers.flatMap((number) => {
+      const trace = app.traces[number];
+      const text = trace.written ? textOf(trace.sides[trace.written.side]) : (trace.title ?? "");
+      return [
+        make("dt", { class: "quiet" }, traceName(trace, number)),
+        make("dd", { dir: directionOf(text) }, isolatedText(text.length > 2000 ? text.slice(0, 2000) + "…" : text))
+      ];
+    })
+  );
+}
+
 /** @type {View} */
-export const pairView = {
-  name: "pair",
-  title: "Two side by side",
+export const compareView = {
+  name: "compare",
+  title: "Compare",
   open(app, room) {
     const halves = [selectedHalf(app, ""), selectedHalf(app, "2")];
-    const planes = halves.map(({ trace, attention, head }) => headPlane(app, trace, attention, head));
-    const { element, shape, whole } = scaleChoice(
-      app,
-      planes[0].rows * planes[0].columns > 1 << 16 ? "log" : "linear"
-    );
-    const models = halves.map(({ trace }) => app.traces[trace].model);
-    const titles = planes.map(({ name }, i) => {
-      if (app.traces.length < 2) return name;
-      return `${models[0] !== models[1] && models[i] ? models[i] : `Trace ${halves[i].trace + 1}`}: ${name}`;
-    });
     const charts = make("div");
+    const sizes = halves.map(({ trace, attention }) => app.traces[trace].attentions[attention]);
+    const small = halves.every(({ trace }, i) => isSmall(app.traces[trace], sizes[i]));
+    const { element, shape, whole } = scaleChoice(app, small ? "linear" : "log");
+    const models = halves.map(({ trace }) => app.traces[trace].model);
     const pickers = make("div", { class: "pickers" }, picker(app, "", "First"), picker(app, "2", "Second"), element);
-    fill(room, make("h2", { class: "visually-hidden" }, "Two side by side"), pickers, charts);
-    comparisonCharts(app, planes, [...titles, "Difference: second − first"], { shape, whole, tall: 520 }, charts);
+    const outputs = outputLines(app, halves.map(({ trace }) => trace));
+    fill(room, make("h2", { class: "visually-hidden" }, "Compare"), outputs, pickers, charts);
+    let closed = false;
+    app.onClose(() => {
+      closed = true;
+    });
+    const words = halves[0].trace !== halves[1].trace && small && app.state.units !== "tokens";
+    Promise.all(
+      halves.map(async ({ trace, attention, head }) =>
+        words
+          ? (await alignmentMatrix(app, trace, { attention, head, offset: 0 }, "words")).plane
+          : headPlane(app, trace, attention, head)
+      )
+    ).then(
+      (planes) => {
+        if (closed) return;
+        const titles = planes.map(({ name }, i) => {
+          if (app.traces.length < 2) return name;
+          return `${models[0] !== models[1] && models[i] ? models[i] : `Trace ${halves[i].trace + 1}`}: ${name}`;
+        });
+        comparisonCharts(app, planes, [...titles, "Difference: second − first"], { shape, whole, tall: 520 }, charts);
+      },
+      (error) => fill(charts, make("p", { class: "wrong", role: "alert" }, error.message))
+    );
   }
 };

@@ -2,7 +2,7 @@
 
 import { fill, uniqueId, isolatedText, make, pickNumber } from "./dom.js";
 import { formatCount, extent, largest, formatWeight } from "./numbers.js";
-import { describeCell } from "./planes.js";
+import { attentionTitle, describeCell } from "./planes.js";
 import { Scale, SCALE_NAMES } from "./scale.js";
 import { paintBlocks } from "./tiles.js";
 import { attentionSize } from "./weights.js";
@@ -10,7 +10,7 @@ import { attentionSize } from "./weights.js";
 /**
  * A labelled choice.
  * @param {string} label
- * @param {[string, string][]} options value and text
+ * @param {[string, string, string?][]} options value, text, and what a tooltip says
  * @param {string} value
  * @param {(value: string) => void} chosen
  */
@@ -19,7 +19,7 @@ export function choice(label, options, value, chosen) {
   const select = make(
     "select",
     { id, change: () => chosen(select.value) },
-    ...options.map(([one, text]) => make("option", { value: one, selected: one === value }, text))
+    ...options.map(([one, text, title]) => make("option", { value: one, selected: one === value, title }, text))
   );
   return make("div", { class: "choice" }, make("label", { for: id }, label), select);
 }
@@ -38,7 +38,9 @@ export function traceNumber(app) {
  * @param {[string, string][]} [before] other options, first
  */
 export function attentionChoice(app, trace, value, chosen, before = []) {
-  const names = app.traces[trace].attentions.map((one, i) => /** @type {[string, string]} */ ([String(i), one.name]));
+  const names = app.traces[trace].attentions.map(
+    (one, i) => /** @type {[string, string, string]} */ ([String(i), attentionTitle(app.traces[trace], one), one.name])
+  );
   return choice("Attention", [...before, ...names], value, chosen);
 }
 
@@ -58,7 +60,7 @@ export function headChoice(attention, value, chosen, before = []) {
 
 /** @type {[string, string][]} */
 const SCALES = [
-  ["linear", "linear, up to the maximum"],
+  ["linear", "linear (auto)"],
   ["one", "linear, up to 1"],
   ["root", "square root"],
   ["log", "logarithmic"]
@@ -105,47 +107,16 @@ export function toggle(label, options, value, chosen) {
 }
 
 /**
- * Words to press, as a line of text.
- * @param {string} label
- * @param {Unit[]} units
- * @param {(i: number) => void} chosen
- */
-export function wordButtons(label, units, chosen) {
-  return make(
-    "div",
-    { class: "sentence", role: "group", "aria-label": label },
-    make("span", { class: "caption" }, label),
-    make(
-      "div",
-      { class: "words", dir: "auto" },
-      ...units.map((unit, i) =>
-        make(
-          "button",
-          { type: "button", class: "word", "aria-pressed": "false", click: () => chosen(i) },
-          isolatedText(unit.name)
-        )
-      )
-    )
-  );
-}
-
-/**
- * Press one word of a sentence, and no other.
- * @param {HTMLElement} line
- * @param {number | null} number
- */
-export function markPressed(line, number) {
-  line.querySelectorAll(".word").forEach((word, i) => word.setAttribute("aria-pressed", String(i === number)));
-}
-
-/**
  * The largest of some weights, as a list with bars.
  * @param {Node[]} title
  * @param {ArrayLike<number>} values
  * @param {(i: number) => string} name
  */
 export function weightList(title, values, name) {
-  const order = largest(values, 6);
+  // What is below 1 % of the sum is noise; the largest is shown in any case.
+  let total = 0;
+  for (let i = 0; i < values.length; i++) total += Math.abs(values[i]) || 0;
+  const order = largest(values, 6).filter((i, k) => k === 0 || Math.abs(values[i]) >= 0.01 * total);
   const most = Math.abs(values[order[0]]) || 1;
   return make(
     "section",
@@ -226,6 +197,7 @@ export async function thumbnail(plane, edge, shape) {
   const block = await plane.map({ top: 0, left: 0, rows: plane.rows, columns: plane.columns }, size);
   const { low, high } = extent(block.values);
   const canvas = make("canvas", { class: "thumbnail", "aria-hidden": "true" });
+  if (plane.rows > plane.columns) canvas.style.width = `${Math.max(12, (100 * plane.columns) / plane.rows)}%`;
   paintBlocks(canvas, block, new Scale(shape, low, high), plane, { top: 0, left: 0, down: size, across: size });
   return { canvas, high: Math.max(high, -low), size };
 }

@@ -91,8 +91,13 @@ export function readState() {
 /** @param {State} state */
 export function writeState(state) {
   const kept = Object.entries(state).filter(([, value]) => value !== "" && value !== undefined);
-  const hash = "#" + new URLSearchParams(kept).toString();
-  if (hash !== location.hash) history.replaceState(null, "", hash);
+  const hash = kept.length ? "#" + new URLSearchParams(kept).toString() : "";
+  if (hash === location.hash) return;
+  try {
+    history.replaceState(null, "", hash || "#");
+  } catch {
+    // A page in a frame of a notebook has no address of its own to change; its state is kept in memory.
+  }
 }
 
 /**

@@ -4,7 +4,7 @@ import { Chart } from "./chart.js";
 import { choice, textButton, mutedText, scaleChoice, sizeText, weightTable, thumbnail, traceNumber } from "./controls.js";
 import { fill, make, pickNumber } from "./dom.js";
 import { formatCount, formatFixed, formatPercent, formatTick } from "./numbers.js";
-import { headPlane } from "./planes.js";
+import { attentionTitle, headPlane, isSelfAttention } from "./planes.js";
 import { isSeparator } from "./text.js";
 import { yieldToBrowser, attentionSize, visibleColumns } from "./weights.js";
 
@@ -39,7 +39,7 @@ function patterns(trace, attention) {
   ];
   const shift = columns - rows;
   const near = [-2, -1, 0, 1, 2];
-  if (attention.queries === attention.keys)
+  if (isSelfAttention(trace, attention))
     return [
       ["itself", (i) => [i + shift]],
       ["previous token", (i) => [i + shift - 1]],
@@ -107,13 +107,13 @@ export async function measureHead(app, number, attention, head) {
   const fit = shares.filter(({ share, even }) => share >= SHARE && share >= LIFT * even);
   // The diagonal is broad: it gives its name where no single place does.
   const best = fit.find(({ name }) => !name.startsWith(DIAGONAL)) ?? fit[0];
-  const alike = possible > 0 && entropy >= EVEN * possible ? "uniform" : "";
+  const alike = possible > 0 && entropy >= EVEN * possible ? "even" : "";
   return { entropy, shares, name: best?.name ?? alike, rows: count, of: rows };
 }
 
 export const NAMING_RULE =
   `A head is labelled with the position that gets at least ${SHARE * 100}% of its weight and at least ${LIFT} times ` +
-  `the share of uniform attention; “uniform” means an entropy of at least ${EVEN * 100}% of the maximum. ` +
+  `the share of uniform attention; “even” means an entropy of at least ${EVEN * 100}% of the maximum. ` +
   "Separators are tokens such as </s> and [SEP].";
 
 /** @typedef {import("./heads.js").Measured | null} Found */
@@ -144,7 +144,7 @@ export const headsView = {
       make(
         "section",
         { class: "layer" },
-        make("h2", {}, one.name, " ", make("small", {}, sizeText(trace, one))),
+        make("h2", { title: one.name }, attentionTitle(trace, one), " ", make("small", {}, sizeText(trace, one))),
         make(
           "div",
           { class: "cards" },
@@ -156,7 +156,7 @@ export const headsView = {
               make(
                 "span",
                 { class: "title" },
-                make("span", { class: "visually-hidden" }, one.name + ", "),
+                make("span", { class: "visually-hidden" }, attentionTitle(trace, one) + ", "),
                 `head ${head}`
               )
             );
@@ -174,7 +174,8 @@ export const headsView = {
       filter,
       mutedText(
         "Each map has its own colour scale, from 0 to the maximum below it (symmetric around 0 if some weights are " +
-          "negative). H is the entropy in nats, averaged over the rows."
+          "negative). “Looks at ~5 tokens”: the weights are as spread as 5 equal ones, which is e to the power of " +
+          "the entropy, averaged over the rows."
       ),
       names,
       ...groups,
@@ -240,6 +241,7 @@ function cardLoader(app, number, cards, changed) {
  * @param {Card} card
  */
 async function fillCard(app, number, card) {
+  const trace = app.traces[number];
   const plane = headPlane(app, number, card.attention, card.head);
   const frame = /** @type {HTMLElement} */ (card.element.querySelector(".frame"));
   try {
@@ -247,12 +249,13 @@ async function fillCard(app, number, card) {
     frame.replaceChildren(canvas);
     card.measured = await measureHead(app, number, card.attention, card.head);
     const found = card.measured;
+    const nouns = trace.sides[trace.attentions[card.attention].keys].grid ? "patches" : "tokens";
     card.element.append(
       make(
         "span",
         {},
-        found ? `H ${formatFixed(found.entropy, 2)}, ` : "",
-        `max${size > 1 ? " mean" : ""} ${formatTick(high)}`
+        found ? `looks at ~${formatFixed(Math.exp(found.entropy), 1)} ${nouns}; ` : "",
+        `strongest${size > 1 ? " block" : ""} ${formatTick(high)}`
       )
     );
     const share = found?.shares.find(({ name }) => name === found.name)?.share;
@@ -321,7 +324,7 @@ function openHead(app, number, attention, head, dialog) {
     make(
       "header",
       {},
-      make("h2", {}, plane.name),
+      make("h2", {}, plane.name, " ", make("small", {}, plane.code ?? "")),
       textButton("Close", () => dialog.close())
     ),
     chart.element,
@@ -330,9 +333,9 @@ function openHead(app, number, attention, head, dialog) {
     make(
       "footer",
       {},
-      textButton("Open in Alignment", to("alignment")),
-      textButton("Open in Long", to("long")),
-      textButton("Compare", to("pair"))
+      textButton("Open in Read", to("read")),
+      textButton("Open in Map", to("map")),
+      textButton("Compare", to("compare"))
     )
   );
   if (!dialog.open) dialog.showModal();

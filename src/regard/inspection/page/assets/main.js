@@ -1,20 +1,48 @@
 // The page: reads its document, and shows the title, the tabs and the view that its address names.
 
-import { alignmentView, defaultAttention } from "./alignment.js";
-import { traceName, pairView } from "./comparison.js";
+import { defaultAttention } from "./alignment.js";
+import { compareView, traceName } from "./comparison.js";
 import { choice, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, readState, writeState } from "./dom.js";
 import { headsView } from "./heads.js";
-import { longView } from "./long.js";
+import { mapView } from "./map.js";
 import { plural } from "./numbers.js";
 import { isSmall } from "./planes.js";
+import { readView } from "./read.js";
 import { clearThemeCache, isDark } from "./scale.js";
-import { textOf } from "./text.js";
-import { treeView } from "./tree.js";
+import { unpackSearch } from "./search.js";
+import { searchView } from "./search_view.js";
+import { directionOf, textOf } from "./text.js";
+import { tryView } from "./try.js";
 import { EmbeddedSource, ServedSource } from "./weights.js";
-import { whatIfView } from "./what_if.js";
 
-const VIEWS = [alignmentView, headsView, treeView, whatIfView, longView, pairView];
+const VIEWS = [readView, headsView, searchView, tryView, compareView, mapView];
+const LONG = 120; // tokens of a side from which there is a map
+
+/** @type {Record<string, State>} links of earlier versions */
+const RENAMED = {
+  alignment: { view: "read", matrix: "yes" },
+  tree: { view: "search" },
+  "what-if": { view: "try" },
+  pair: { view: "compare" },
+  long: { view: "map" }
+};
+
+/**
+ * The views that say something of a trace.
+ * @param {Trace} trace
+ */
+function viewsOf(trace) {
+  const sides = Object.values(trace.sides);
+  const image = sides.some((side) => side.grid);
+  const long = sides.some((side) => side.tokens.length > LONG);
+  const written = trace.attentions.some((one) => one.queries === trace.written?.side);
+  return VIEWS.filter((view) => {
+    if (view === searchView) return Boolean(trace.search) || written;
+    if (view === tryView) return !image;
+    return view !== mapView || long;
+  });
+}
 
 /** @returns {Page} */
 function readPage() {
@@ -28,14 +56,17 @@ function readPage() {
 /** @param {HTMLElement} root */
 function start(root) {
   const page = readPage();
+  page.traces.forEach(unpackSearch);
   const room = make("div", { id: "view", role: "tabpanel", tabindex: "-1" });
   const live = make("div", { class: "visually-hidden", "aria-live": "polite", role: "status" });
   const header = make("header", { class: "page" });
   const tabs = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
+  const about = make("div", { class: "about" });
   const origins = page.traces.map((_, i) => i);
   /** @type {(() => void)[]} */
   let closing = [];
   let saying = 0;
+  let shown = VIEWS;
   /** @type {App} */
   const app = {
     page,
@@ -59,6 +90,7 @@ function start(root) {
       }, 120);
     },
     addTrace(trace, of) {
+      unpackSearch(trace);
       origins.push(origins[of]);
       return page.traces.push(trace) - 1;
     },
@@ -73,13 +105,19 @@ function start(root) {
     closing = [];
     const held = focusRestorer(document.activeElement);
     const trace = app.traces[traceNumber(app)];
-    const view =
-      VIEWS.find(({ name }) => name === app.state.view) ??
-      (isSmall(trace, trace.attentions[defaultAttention(trace)]) ? alignmentView : longView);
-    fill(header, ...pageTitle(app, trace), themeSwitch(app, draw));
+    const renamed = Object.hasOwn(RENAMED, app.state.view ?? "") ? RENAMED[app.state.view] : null;
+    if (renamed) app.updateState(renamed);
+    const asked = VIEWS.find(({ name }) => name === app.state.view);
+    const view = asked ?? (isSmall(trace, trace.attentions[defaultAttention(trace)]) ? readView : mapView);
+    // A link may ask for a view that has no tab here: then it gets one.
+    shown = VIEWS.filter((one) => one === view || viewsOf(trace).includes(one));
+    const repeated = view === readView && !Object.values(trace.sides).some((side) => side.grid);
+    header.classList.toggle("repeated", repeated); // the view shows the texts itself
+    fill(header, ...pageTitle(app, trace));
+    fill(about, ...aboutTrace(app, trace), themeSwitch(app, draw));
     fill(
       tabs,
-      ...VIEWS.map((one) =>
+      ...shown.map((one) =>
         make(
           "button",
           {
@@ -103,14 +141,14 @@ function start(root) {
   }
 
   tabs.addEventListener("keydown", (event) => {
-    const [at, count] = [VIEWS.findIndex(({ name }) => room.classList.contains(name)), VIEWS.length];
+    const [at, count] = [shown.findIndex(({ name }) => room.classList.contains(name)), shown.length];
     /** @type {Record<string, number | undefined>} */
     const next = { ArrowRight: (at + 1) % count, ArrowLeft: (at + count - 1) % count, Home: 0, End: count - 1 };
     const to = next[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    app.navigate({ view: VIEWS[to].name, large: "" });
-    document.getElementById(`tab-${VIEWS[to].name}`)?.focus();
+    app.navigate({ view: shown[to].name, large: "" });
+    document.getElementById(`tab-${shown[to].name}`)?.focus();
   });
   window.addEventListener("hashchange", () => {
     app.state = readState();
@@ -120,7 +158,7 @@ function start(root) {
     applyTheme(app.state.theme);
     draw();
   });
-  fill(root, header, make("main", {}, tabs, room), live);
+  fill(root, header, make("main", {}, make("div", { class: "bar-line" }, tabs, about), room), live);
   applyTheme(app.state.theme);
   draw();
 }
@@ -143,6 +181,7 @@ function focusRestorer(element) {
 }
 
 /**
+ * The texts of a trace.
  * @param {App} app
  * @param {Trace} trace
  */
@@ -151,31 +190,40 @@ function pageTitle(app, trace) {
   const written = trace.written ? trace.sides[trace.written.side] : null;
   const first = trace.title || app.page.title || (sides[0].tokens.length < 200 ? textOf(sides[0]) : "");
   const output = written && written !== sides[0] && written.tokens.length < 200 ? textOf(written) : "";
-  const heads = trace.attentions.reduce((sum, one) => sum + one.heads, 0);
-  const names = app.traces.map((one, i) => /** @type {[string, string]} */ ([String(i), traceName(one, i)]));
   return [
-    make(
-      "div",
-      { class: "titles" },
-      make("h1", { dir: "auto" }, isolatedText(first || "Attention")),
-      output && output !== first ? make("p", { class: "output", dir: "auto" }, isolatedText(output)) : null,
-      make(
-        "p",
-        { class: "quiet" },
-        [
-          trace.model,
-          `${plural(trace.attentions.length, "attention")}, ${plural(heads, "head")}`,
-          Object.entries(trace.sides)
-            .map(([name, side]) => `${name}: ${plural(side.tokens.length, "token")}`)
-            .join(", ")
-        ]
-          .filter(Boolean)
-          .join(" · ")
-      )
-    ),
+    make("h1", { dir: directionOf(first) }, isolatedText(first || "Attention")),
+    output && !first.includes(output)
+      ? make("p", { class: "output", dir: directionOf(output) }, isolatedText(output))
+      : null
+  ];
+}
+
+/**
+ * What a trace is of: the model, its heads, the numbers of tokens.
+ * @param {App} app
+ * @param {Trace} trace
+ */
+function aboutTrace(app, trace) {
+  const heads = trace.attentions.reduce((sum, one) => sum + one.heads, 0);
+  const tokens = Object.entries(trace.sides).map(([name, side]) => `${name}: ${plural(side.tokens.length, "token")}`);
+  const names = app.traces.map((one, i) => /** @type {[string, string]} */ ([String(i), traceName(one, i)]));
+  const about = [trace.model, plural(heads, "head")].filter(Boolean).join(" · ");
+  return [
+    make("p", { class: "quiet", title: tokens.join(", ") }, about),
     names.length > 1
       ? choice("Trace", names, String(traceNumber(app)), (value) =>
-          app.navigate({ trace: value, attention: "", head: "", row: "", column: "", node: "", x: "", y: "", zoom: "" })
+          app.navigate({
+            trace: value,
+            attention: "",
+            head: "",
+            row: "",
+            column: "",
+            node: "",
+            word: "",
+            x: "",
+            y: "",
+            zoom: ""
+          })
         )
       : null
   ];

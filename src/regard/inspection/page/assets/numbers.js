@@ -39,16 +39,13 @@ export function formatFixed(value, decimals) {
 }
 
 /**
- * A probability: short, and none but zero reads as zero.
- * @param {number} value
+ * A share or a probability in percent: none but zero reads as zero, and none but one as all.
+ * @param {number} value from 0 to 1
  */
-export function formatProbability(value) {
-  return value > 0 && value < 0.005 ? "<0.01" : formatFixed(value, 2);
-}
-
-/** @param {number} value from 0 to 1 */
 export function formatPercent(value) {
-  return `${Math.round(value * 100)}%`;
+  if (!Number.isFinite(value)) return formatWeight(value);
+  if (value > 0 && value < 0.01) return "<1 %";
+  return `${value < 1 && value >= 0.995 ? ">99" : Math.round(value * 100)} %`;
 }
 
 /** @param {number} value a whole one */

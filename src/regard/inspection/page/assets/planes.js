@@ -8,6 +8,42 @@ import { blockSizes, windowMeans, attentionSize, visibleColumns } from "./weight
 const MAX_WHOLE = 1 << 20; // cells of a matrix that the page holds at once
 
 /**
+ * Whether the rows of an attention are the tokens of its columns, as in self-attention. The decoder's rows are named
+ * after the tokens that it writes, and its columns after those that it reads.
+ * @param {Trace} trace
+ * @param {Attention} attention
+ */
+export function isSelfAttention(trace, attention) {
+  if (attention.queries === attention.keys) return true;
+  const { rows, columns } = attentionSize(trace, attention);
+  return attention.kind === "self" && rows === columns;
+}
+
+/**
+ * An attention in words: "decoder.1.cross" is "source, layer 2", "decoder.cross" is "source". Other names stay.
+ * @param {Trace} trace
+ * @param {Attention} attention
+ */
+export function attentionTitle(trace, attention) {
+  const found = /^(encoder|decoder)(?:\.(\d+))?\.(self|cross)(, .+)?$/.exec(attention.name);
+  if (!found) return attention.name;
+  const crossing = trace.attentions.some((one) => /\.cross$/.test(one.name));
+  const image = trace.sides[attention.keys].grid !== undefined;
+  const what =
+    found[3] === "cross"
+      ? "source"
+      : !crossing
+        ? image
+          ? "image"
+          : "text"
+        : found[1] === "encoder"
+          ? "reads"
+          : "own words";
+  const layer = found[2] === undefined ? "" : `, layer ${Number(found[2]) + 1}`;
+  return `${what}${layer}${found[4] ?? ""}`;
+}
+
+/**
  * One head of an attention.
  * @param {App} app
  * @param {number} trace
@@ -20,7 +56,8 @@ export function headPlane(app, trace, attention, head) {
   const { rows, columns } = attentionSize(app.traces[trace], one);
   const [row, column] = [app.traces[trace].sides[one.queries].tokens, app.traces[trace].sides[one.keys].tokens];
   return {
-    name: `${one.name}, head ${head}`,
+    name: `${attentionTitle(app.traces[trace], one)}, head ${head}`,
+    code: `${one.name}, head ${head}`,
     rows,
     columns,
     signed: false,
@@ -113,23 +150,61 @@ export function matrixPlane(name, values, rows, columns, masked) {
 }
 
 /**
- * What the second has more than the first, cell by cell; they have the same sizes.
+ * What the second has more than the first, for the rows and columns that both have.
  * @param {Plane} first
  * @param {Plane} second
+ * @param {{rows: [number, number][], columns: [number, number][]}} [pairs] their places in both, if those differ
  * @returns {Plane}
  */
-export function differencePlane(first, second) {
+export function differencePlane(first, second, pairs) {
+  const shared = { ...second, name: "second − first", code: undefined, signed: true };
+  if (!pairs)
+    return {
+      ...shared,
+      levels: second.levels.filter((size) => first.levels.includes(size)),
+      masked: (row, column) => first.masked(row, column) && second.masked(row, column),
+      async map(region, size) {
+        const [a, b] = [await first.map(region, size), await second.map(region, size)];
+        return { ...b, values: b.values.map((value, i) => value - a.values[i]) };
+      }
+    };
+  const { rows, columns } = pairs;
+  /** @type {Promise<Float32Array> | null} */
+  let made = null;
+  const values = async () => {
+    const [a, b] = await Promise.all(
+      [first, second].map((one) => one.map({ top: 0, left: 0, rows: one.rows, columns: one.columns }, 1))
+    );
+    const out = new Float32Array(rows.length * columns.length);
+    rows.forEach(([i, k], y) =>
+      columns.forEach(([j, l], x) => {
+        out[y * columns.length + x] = b.values[k * second.columns + l] - a.values[i * first.columns + j];
+      })
+    );
+    return out;
+  };
   return {
-    ...second,
-    name: "second − first",
-    signed: true,
-    levels: second.levels.filter((size) => first.levels.includes(size)),
-    masked: (row, column) => first.masked(row, column) && second.masked(row, column),
+    ...shared,
+    rows: rows.length,
+    columns: columns.length,
+    levels: blockSizes({ kind: "served" }, Math.max(rows.length, columns.length)),
+    rowName: (i) => second.rowName(rows[i][1]),
+    columnName: (j) => second.columnName(columns[j][1]),
+    masked: (i, j) => first.masked(rows[i][0], columns[j][0]) && second.masked(rows[i][1], columns[j][1]),
     async map(region, size) {
-      const [a, b] = [await first.map(region, size), await second.map(region, size)];
-      return { ...b, values: b.values.map((value, i) => value - a.values[i]) };
+      made ??= values();
+      return windowMeans(await made, columns.length, region, size);
     }
   };
+}
+
+/**
+ * The names of the rows or columns of a plane.
+ * @param {number} count
+ * @param {(i: number) => string} name
+ */
+export function namesOf(count, name) {
+  return Array.from({ length: count }, (_, i) => name(i));
 }
 
 /**

@@ -1,59 +1,50 @@
-// Colour scales: colour maps, scales from numbers to colours, and their legends. The maps are safe for colour-blind
-// people and in grey. This file does not know where the numbers come from.
+// Colour scales: colour maps, scales from numbers to colours, and their legends. The maps rise steadily in lightness,
+// so that they can be read in grey and by colour-blind people. This file does not know where the numbers come from.
 
 import { make, sizeCanvas } from "./dom.js";
 import { clamp, formatTick } from "./numbers.js";
 
-// Rising steadily in lightness, from violet over green to yellow.
-const SEQUENTIAL = [
-  [68, 1, 84],
-  [71, 39, 119],
-  [62, 74, 137],
-  [49, 104, 142],
-  [38, 130, 142],
-  [31, 158, 137],
-  [53, 183, 121],
-  [110, 206, 88],
-  [181, 222, 43],
-  [253, 231, 37]
-];
-// Orange below zero, violet above it, pale in the middle.
-const DIVERGING = [
-  [127, 59, 8],
-  [179, 88, 6],
-  [224, 130, 20],
-  [253, 184, 99],
-  [250, 218, 178],
-  [224, 222, 222],
-  [208, 208, 230],
-  [178, 171, 210],
-  [128, 115, 172],
-  [84, 39, 136],
-  [45, 0, 75]
-];
-// The same on a dark page, where what is near zero is dark.
-const DIVERGING_DARK = [
-  [255, 205, 140],
-  [240, 150, 50],
-  [190, 105, 25],
-  [120, 75, 40],
-  [52, 54, 60],
-  [80, 72, 118],
-  [115, 102, 172],
-  [160, 148, 218],
-  [212, 202, 250]
-];
+// Zero is the paper of the page, in light and in dark; more is more ink. Each colour has its place from 0 to 1.
+/** @type {Record<string, [number, number[]][]>} */
+const STOPS = {
+  rising: [
+    [0, [251, 250, 247]],
+    [0.7, [11, 98, 93]],
+    [1, [31, 29, 26]]
+  ],
+  risingDark: [
+    [0, [21, 23, 27]],
+    [0.7, [118, 207, 196]],
+    [1, [233, 230, 223]]
+  ],
+  // Red below zero, green above it, paper in the middle.
+  both: [
+    [0, [67, 17, 10]],
+    [0.15, [161, 38, 13]],
+    [0.5, [251, 250, 247]],
+    [0.85, [11, 98, 93]],
+    [1, [31, 29, 26]]
+  ],
+  bothDark: [
+    [0, [255, 217, 207]],
+    [0.15, [255, 157, 133]],
+    [0.5, [21, 23, 27]],
+    [0.85, [118, 207, 196]],
+    [1, [233, 230, 223]]
+  ]
+};
 
 /**
  * 256 colours between the given ones, as pixels (little-endian: red is the lowest byte).
- * @param {number[][]} stops
+ * @param {[number, number[]][]} stops
  */
 function colourRamp(stops) {
   const colours = new Uint32Array(256);
   for (let i = 0; i < 256; i++) {
-    const at = (i / 255) * (stops.length - 1);
-    const from = Math.min(stops.length - 2, Math.floor(at));
-    const [red, green, blue] = stops[from].map((a, c) => Math.round(a + (stops[from + 1][c] - a) * (at - from)));
+    const from = stops.findLastIndex(([place], k) => place <= i / 255 && k < stops.length - 1);
+    const [[low, first], [high, last]] = [stops[from], stops[from + 1]];
+    const part = (i / 255 - low) / (high - low);
+    const [red, green, blue] = first.map((a, c) => Math.round(a + (last[c] - a) * part));
     colours[i] = pixel(red, green, blue);
   }
   return colours;
@@ -68,11 +59,11 @@ function pixel(red, green, blue) {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-const RAMPS = { rising: colourRamp(SEQUENTIAL), both: colourRamp(DIVERGING), dark: colourRamp(DIVERGING_DARK) };
+const RAMPS = Object.fromEntries(Object.entries(STOPS).map(([name, stops]) => [name, colourRamp(stops)]));
 
 /** @param {boolean} signed whether numbers below zero have colours too */
 export function rampFor(signed) {
-  return signed ? (isDark() ? RAMPS.dark : RAMPS.both) : RAMPS.rising;
+  return RAMPS[(signed ? "both" : "rising") + (isDark() ? "Dark" : "")];
 }
 
 /** Whether the page is dark now. */
@@ -80,16 +71,38 @@ export function isDark() {
   return document.documentElement.dataset.theme === "dark";
 }
 
-/** The colours outside the ramp: zero, masked, not finite, and not loaded yet. */
+/** The colours outside the ramp: masked (nothing is painted, and the hatching shows), not finite, not loaded yet. */
 export function specialColours() {
   return isDark()
-    ? { zero: pixel(70, 74, 84), masked: pixel(30, 32, 38), odd: pixel(255, 105, 180), waiting: pixel(24, 26, 31) }
-    : {
-        zero: pixel(255, 255, 255),
-        masked: pixel(226, 224, 218),
-        odd: pixel(214, 0, 110),
-        waiting: pixel(244, 242, 237)
-      };
+    ? { masked: 0, odd: pixel(255, 105, 180), waiting: pixel(38, 41, 48) }
+    : { masked: 0, odd: pixel(214, 0, 110), waiting: pixel(238, 235, 228) };
+}
+
+/** @type {Map<string, CanvasPattern>} */
+const hatchings = new Map();
+
+/**
+ * The hatching of masked cells.
+ * @param {CanvasRenderingContext2D} pen
+ */
+export function hatching(pen) {
+  const colour = themeValue("hatch");
+  let found = hatchings.get(colour);
+  if (!found) {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 6;
+    const brush = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
+    brush.strokeStyle = colour;
+    brush.lineWidth = 1;
+    for (const from of [-6, 0, 6]) {
+      brush.moveTo(from, 6);
+      brush.lineTo(from + 6, 0);
+    }
+    brush.stroke();
+    found = /** @type {CanvasPattern} */ (pen.createPattern(tile, "repeat"));
+    hatchings.set(colour, found);
+  }
+  return found;
 }
 
 /** @param {number} colour a pixel */
@@ -158,7 +171,7 @@ export class Scale {
     return part > 0 ? clamp(0, 1 + Math.log10(part) / DECADES, 1) : 0;
   }
 
-  /** @param {number} value finite, and not zero */
+  /** @param {number} value finite */
   colour(value) {
     if (!this.signed) return this.ramp[Math.round(255 * this.along(Math.max(0, value)))];
     const half = 127.5 * this.along(Math.abs(value));
@@ -166,7 +179,7 @@ export class Scale {
   }
 
   /**
-   * Colour many values: a zero and what is no number get colours of their own.
+   * Colour many values: what is not finite gets a colour of its own.
    * @param {Float32Array} values
    * @param {Uint32Array} pixels
    */
@@ -174,7 +187,7 @@ export class Scale {
     const plain = specialColours();
     for (let i = 0; i < values.length; i++) {
       const value = values[i];
-      pixels[i] = value === 0 ? plain.zero : value - value !== 0 ? plain.odd : this.colour(value);
+      pixels[i] = value - value !== 0 ? plain.odd : this.colour(value);
     }
   }
 
@@ -198,8 +211,9 @@ export class Scale {
  * @param {Scale} scale
  * @param {string} what of what the numbers are
  * @param {boolean} known whether the page knows which cells are masked
+ * @param {boolean} odd whether some number is not finite
  */
-export function legend(scale, what, known) {
+export function legend(scale, what, known, odd = true) {
   const width = 260;
   const canvas = make("canvas", { "aria-hidden": "true" });
   const pen = sizeCanvas(canvas, width, 34);
@@ -226,9 +240,8 @@ export function legend(scale, what, known) {
     make(
       "ul",
       { class: "swatches" },
-      swatch(plain.zero, known ? "0" : "0, or masked: the mask is a tensor, which is not in this page"),
-      known && swatch(plain.masked, "masked"),
-      swatch(plain.odd, "not finite")
+      known ? swatch(0, "masked") : make("li", {}, "0 may be masked: the mask is a tensor, which is not in this page"),
+      odd && swatch(plain.odd, "not finite")
     )
   );
 }
@@ -245,7 +258,7 @@ export const SCALE_NAMES = {
  * @param {string} name
  */
 function swatch(colour, name) {
-  const mark = make("span", { class: "swatch" });
-  mark.style.backgroundColor = css(colour);
+  const mark = make("span", { class: colour ? "swatch" : "swatch hatched" });
+  if (colour) mark.style.backgroundColor = css(colour);
   return make("li", {}, mark, name);
 }

@@ -74,6 +74,12 @@ export function wordUnits(side) {
   return units.sort((a, b) => a.first - b.first);
 }
 
+/** The units of a side that people read: not the model's own tokens, if the side has words. @param {Side} side */
+export function readableUnits(side) {
+  if (!hasWords(side)) return tokenUnits(side);
+  return wordUnits(side).filter((unit) => unit.word !== null || !isSeparator(unit.name));
+}
+
 /** @param {Side} side */
 export function hasWords(side) {
   return side.text != null && (side.words?.length ?? 0) > 0;
@@ -85,6 +91,26 @@ export function hasWords(side) {
  */
 export function textOf(side) {
   return side.text ?? joinTokens(side.tokens);
+}
+
+const RIGHT_TO_LEFT = new RegExp(
+  `[${["Arabic", "Hebrew", "Syriac", "Thaana", "Nko", "Adlam"].map((name) => `\\p{Script=${name}}`).join("")}]`,
+  "u"
+);
+
+/**
+ * The direction of a text: that of its first letter. `dir="auto"` does not look into isolated parts of a line.
+ * @param {string} text
+ * @returns {"ltr" | "rtl"}
+ */
+export function directionOf(text) {
+  const letter = /\p{L}/u.exec(text);
+  return letter && RIGHT_TO_LEFT.test(letter[0]) ? "rtl" : "ltr";
+}
+
+/** @param {string} text whether a sentence may end with this word */
+export function endsSentence(text) {
+  return /[.!?…。！？؟۔।][\p{Pe}\p{Pf}"'»]*$/u.test(text);
 }
 
 /** @param {string[]} tokens */
@@ -100,6 +126,24 @@ export function joinTokens(tokens) {
  */
 export function isSeparator(token) {
   return /^(<\/?[\w| -]{1,24}>|\[[A-Z]{1,12}\])$/.test(token);
+}
+
+/**
+ * The places of a longest common subsequence in two lists of words.
+ * @param {string[]} before
+ * @param {string[]} after
+ * @returns {[number, number][]}
+ */
+export function pairWords(before, after) {
+  /** @type {[number, number][]} */
+  const pairs = [];
+  let [i, j] = [0, 0];
+  for (const { kind } of diffWords(before, after)) {
+    if (kind === "same") pairs.push([i++, j++]);
+    else if (kind === "gone") i++;
+    else j++;
+  }
+  return pairs;
 }
 
 /**

@@ -2,18 +2,26 @@
 
 /** The word text[start:end], in code points, consists of the tokens first..last. */
 interface Word { start: number; end: number; first: number; last: number }
-interface Side { tokens: string[]; text?: string; words?: Word[]; grid?: [number, number]; lead?: number }
+interface Side {
+  tokens: string[]; text?: string; words?: Word[]; grid?: [number, number]; lead?: number;
+  /** Base64 of height × width × channels bytes. */
+  image?: { height: number; width: number; channels: number; pixels: string };
+}
+/** What each token of the output loses, in nats, when the tokens of a column are left out. */
+interface Influence { rows: string; columns: string; tokens: number[][]; values: (number | null)[][] }
 /** What one row or column of a map stands for: the tokens first..last, the word they make up, and the name to show. */
 interface Unit { name: string; first: number; last: number; word: number | null }
 type Mask = "causal" | "tensor" | { left: number | null; right: number | null } | null;
 
-/** Block means: the last blocks of a row and of a column may hold fewer cells than the others. */
-interface Overview { size: number; rows: number; columns: number; values: string }
+/** Block means, as half-precision parts of a unit; the last blocks may hold fewer cells than the others. */
+interface Overview { size: number; rows: number; columns: number; unit?: number; values: string }
 type Data =
   | { kind: "weights"; values: string }
   | {
       kind: "projected"; query: string; key: string; scale: number; normalizer: string; width: number;
       key_heads: number; mask?: Mask; overview?: Overview;
+      /** Of a query or key: 16 for half precision, 24 for whole multiples of a step (of queries, of keys). */
+      bits?: number; steps?: [number, number];
       /** How far weights of these rounded numbers are from those that were used, at most, in rows from everywhere. */
       error?: number;
     }
@@ -27,13 +35,15 @@ interface Attention {
 /** One node of a beam search. */
 interface SearchNode {
   parent: number; token: string; log_probability: number; total: number; ended: boolean; kept: boolean;
+  /** Of an ended node: the number that results are ranked by. */
+  score?: number;
 }
-interface Search { beams: number; nodes: SearchNode[]; best: number[]; left_out?: number }
+interface Search { beams: number; nodes: SearchNode[]; best: number[]; left_out?: number; ranked_by?: string }
 interface Written { side: string; log_probabilities: number[]; score?: number | null }
 interface Pointer { attention: number; head?: number | null; offset?: number }
 interface Trace {
   title?: string; model?: string; sides: Record<string, Side>; attentions: Attention[];
-  written?: Written | null; alignment?: Pointer | null; search?: Search | null;
+  written?: Written | null; alignment?: Pointer | null; search?: Search | null; influence?: Influence | null;
 }
 /** What stands in the page as JSON. `asks` says that a model can be asked, `file` what to give to `regard look`. */
 interface Page { version: number; served: boolean; asks?: boolean; title: string; file?: string; traces: Trace[] }
@@ -48,6 +58,8 @@ interface Source { map(trace: number, attention: number, head: number, region: R
 /** The matrix of one chart, and the names of its rows and columns. */
 interface Plane {
   name: string;
+  /** The same in the words of Python, where they differ. */
+  code?: string;
   rows: number;
   columns: number;
   /** The available block sizes, ascending. */

@@ -8,7 +8,7 @@ import { blockMeans } from "./numbers.js";
  * @param {string} text base64
  * @returns {Uint8Array}
  */
-function decodeBase64(text) {
+export function decodeBytes(text) {
   const quick = /** @type {{fromBase64?: (text: string) => Uint8Array}} */ (/** @type {unknown} */ (Uint8Array));
   if (quick.fromBase64) return quick.fromBase64(text); // newer browsers, ten times faster
   const binary = atob(text);
@@ -22,9 +22,22 @@ function decodeBase64(text) {
  * @param {string} text base64
  */
 export function decodeFloat32(text) {
-  const bytes = decodeBase64(text);
+  const bytes = decodeBytes(text);
   if (bytes.length % 4) throw new Error("the data of this page is truncated: write the page again");
   return new Float32Array(bytes.buffer);
+}
+
+/**
+ * Little-endian float32 without its lowest byte, which is 0.
+ * @param {string} text base64
+ */
+export function decodeFloat24(text) {
+  const bytes = decodeBytes(text);
+  if (bytes.length % 3) throw new Error("the data of this page is truncated: write the page again");
+  const bits = new Uint32Array(bytes.length / 3);
+  for (let i = 0; i < bits.length; i++)
+    bits[i] = (bytes[3 * i] << 8) | (bytes[3 * i + 1] << 16) | (bytes[3 * i + 2] << 24);
+  return new Float32Array(bits.buffer);
 }
 
 /**
@@ -32,7 +45,7 @@ export function decodeFloat32(text) {
  * @param {string} text base64
  */
 export function decodeFloat16(text) {
-  const bytes = decodeBase64(text);
+  const bytes = decodeBytes(text);
   if (bytes.length % 2) throw new Error("the data of this page is truncated: write the page again");
   return new Uint16Array(bytes.buffer);
 }
@@ -64,6 +77,18 @@ export function halvesToFloat32(bits) {
   }
   const out = new Float32Array(bits.length);
   for (let i = 0; i < bits.length; i++) out[i] = halfTable[bits[i]];
+  return out;
+}
+
+/**
+ * Whole numbers of 24 bits, little-endian, times a step.
+ * @param {Uint8Array} bytes
+ * @param {number} step
+ */
+export function stepsToFloat32(bytes, step) {
+  const out = new Float32Array(bytes.length / 3);
+  for (let i = 0; i < out.length; i++)
+    out[i] = step * (((bytes[3 * i] | (bytes[3 * i + 1] << 8) | (bytes[3 * i + 2] << 16)) << 8) >> 8);
   return out;
 }
 
@@ -142,10 +167,13 @@ export class ProjectedWeights {
     this.scale = data.scale;
     this.mask = data.mask;
     this.shared = heads / data.key_heads;
-    this.query = decodeFloat16(data.query);
-    this.key = decodeFloat16(data.key);
+    this.steps = data.steps ?? [1, 1];
+    this.bytes = (data.bits ?? 16) / 8;
+    this.query = decodeBytes(data.query);
+    this.key = decodeBytes(data.key);
     this.normalizer = decodeFloat32(data.normalizer);
-    if (this.query.length !== heads * rows * data.width || this.key.length !== data.key_heads * columns * data.width)
+    const [high, wide] = [rows * data.width * this.bytes, columns * data.width * this.bytes];
+    if (this.query.length !== heads * high || this.key.length !== data.key_heads * wide)
       throw new Error("the queries and keys of this page do not have the sizes in its header: write the page again");
     /** @type {Map<number, {query: Float32Array, key: Float32Array}>} two heads in full, because two are compared */
     this.open = new Map();
@@ -155,16 +183,25 @@ export class ProjectedWeights {
   numbers(head) {
     let found = this.open.get(head);
     if (!found) {
-      const [high, wide] = [this.rows * this.width, this.columns * this.width];
       const own = Math.floor(head / this.shared);
-      found = {
-        query: halvesToFloat32(this.query.subarray(head * high, (head + 1) * high)),
-        key: halvesToFloat32(this.key.subarray(own * wide, (own + 1) * wide))
-      };
+      found = { query: this.decode(this.query, head, this.rows, 0), key: this.decode(this.key, own, this.columns, 1) };
       for (const old of this.open.keys()) if (this.open.size > 1) this.open.delete(old);
       this.open.set(head, found);
     }
     return found;
+  }
+
+  /**
+   * The queries or keys of one head.
+   * @param {Uint8Array} all
+   * @param {number} head
+   * @param {number} count of tokens
+   * @param {0 | 1} which
+   */
+  decode(all, head, count, which) {
+    const length = count * this.width * this.bytes;
+    const part = all.slice(head * length, (head + 1) * length);
+    return this.bytes === 2 ? halvesToFloat32(new Uint16Array(part.buffer)) : stepsToFloat32(part, this.steps[which]);
   }
 
   /**
@@ -305,7 +342,8 @@ export class EmbeddedSource {
     }
     const overview = overviewOf(one.data);
     if (overview && size >= overview.size && size % overview.size === 0) {
-      const values = this.read(this.overviews, one, overview, one.heads * overview.rows * overview.columns);
+      const count = one.heads * overview.rows * overview.columns;
+      const values = this.read(this.overviews, one, overview, count, overview.unit);
       return coarser(values, head, overview, region, size, rows, columns);
     }
     if (one.data.kind === "projected") {
@@ -325,11 +363,15 @@ export class EmbeddedSource {
    * @param {Attention} attention
    * @param {{values: string}} holder
    * @param {number} count
+   * @param {number} [unit] of numbers in half precision
    */
-  read(kept, attention, holder, count) {
+  read(kept, attention, holder, count, unit) {
     let found = kept.get(attention);
     if (!found) {
-      found = decodeFloat32(holder.values);
+      found =
+        unit === undefined
+          ? decodeFloat24(holder.values)
+          : halvesToFloat32(decodeFloat16(holder.values)).map((value) => value * unit);
       if (found.length !== count)
         throw new Error(
           `${attention.name}: expected ${count} numbers, but the page has ${found.length}: write it again`

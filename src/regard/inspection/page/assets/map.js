@@ -1,5 +1,6 @@
-// The view "Long": a map of any size as a window that pans and zooms.
+// The view "Map": a map of any size as a window that pans and zooms.
 
+import { selectedAttention } from "./alignment.js";
 import { Chart, focusCell } from "./chart.js";
 import { attentionChoice, headChoice, textButton, mutedText, notice, scaleChoice, sizeText, thumbnail, traceNumber } from "./controls.js";
 import { fill, uniqueId, make, pickNumber } from "./dom.js";
@@ -7,18 +8,16 @@ import { clamp, formatCount, formatWeight } from "./numbers.js";
 import { headPlane } from "./planes.js";
 
 /** @type {View} */
-export const longView = {
-  name: "long",
-  title: "Long",
+export const mapView = {
+  name: "map",
+  title: "Map",
   open(app, room) {
     const number = traceNumber(app);
     const trace = app.traces[number];
-    const sizes = trace.attentions.map(
-      (one) => trace.sides[one.queries].tokens.length * trace.sides[one.keys].tokens.length
-    );
-    const attention = pickNumber(app.state.attention, trace.attentions.length, sizes.indexOf(Math.max(...sizes)));
+    const usual = selectedAttention(trace, {});
+    const attention = pickNumber(app.state.attention, trace.attentions.length, usual.attention);
     const one = trace.attentions[attention];
-    const head = pickNumber(app.state.head, one.heads, 0);
+    const head = pickNumber(app.state.head, one.heads, attention === usual.attention ? Math.max(0, usual.head) : 0);
     const plane = headPlane(app, number, attention, head);
     const scale = scaleChoice(app, plane.rows * plane.columns > 1 << 14 ? "log" : "linear");
     const where = make("p", { class: "quiet where" });
@@ -95,8 +94,8 @@ export const longView = {
           where,
           rounding(one.data),
           mutedText(
-            `${sizeText(trace, one)} weights. Drag or use the arrow keys to move, the wheel or + and − to zoom, ` +
-              "0 to show all. Shift and the arrow keys move the selected cell."
+            `${sizeText(trace, one)} weights. Drag or use the arrow keys to move, Ctrl and the wheel or + and − to ` +
+              "zoom, 0 to show all; on a touch screen, two fingers. Shift and the arrow keys move the selected cell."
           )
         )
       )
@@ -135,7 +134,7 @@ function span(from, length) {
 function rounding(data) {
   if (data.kind !== "projected" || data.error === undefined) return null;
   return mutedText(
-    "Computed here from queries and keys in half precision: " +
+    `Computed here from queries and keys of ${data.bits ?? 16} bits: ` +
       `weights differ by at most ${formatWeight(data.error)} in the rows that were compared.`
   );
 }

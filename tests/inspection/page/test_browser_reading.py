@@ -1,0 +1,411 @@
+"""The view "Read" in a browser: the answer in words, ribbons, rivals, results; on a desk, a phone, printed, saved."""
+
+import csv
+import html
+import io
+import math
+import re
+from xml.etree import ElementTree
+
+import browser_visits
+import printed_texts
+import pytest
+import reading_examples
+import trace_examples
+from reading_examples import LOGS, LOOKED, MATTERED, SOURCE, TARGET
+
+from regard.inspection.page.server import PageServer
+from regard.inspection.trace import Trace
+from regard.inspection.trace_format import TracedAttention, TraceSide
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+SCREENS = {"desk": (1440, 900), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Documents to the address of a page on the disk."""
+    folder = tmp_path_factory.mktemp("readings")
+
+    def write(table):
+        path = folder / f"{len([*folder.iterdir()])}.html"
+        path.write_text(reading_examples.html(table), encoding="utf-8")
+        return path.as_uri()
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def address(written):
+    return written(reading_examples.with_influence())
+
+
+@pytest.fixture
+def visit(chromium, address):
+    with browser_visits.visiting(chromium, address, offline=True, size=SCREENS["desk"]) as found:
+        found.open("read").wait_for_selector(".ribbons path")
+        yield found
+
+
+def shares(row):
+    """What a row of influence is shown as."""
+    values = [max(0.0, value or 0.0) for value in row]
+    return [value / sum(values) for value in values] if sum(values) > 0.3 else [0.0] * len(values)
+
+
+def test_the_verdict_names_the_word_without_effect(visit):
+    told = visit.page.locator(".verdict").inner_text()
+    assert "two" in told
+    assert "0.74" in told  # where it was looked at, although it changed nothing
+    assert visit.page.locator(".w.idle").all_inner_texts() == ["two"]
+    visit.page.locator(".fact", has_text="two").click()
+    assert visit.page.locator('.line.source .w[aria-pressed="true"]').inner_text() == "two"
+    assert "word=s1" in visit.page.url
+
+
+@pytest.mark.parametrize("show", ["mattered", "looked"])
+def test_pointing_at_a_word_marks_the_largest_share_at_once(visit, show):
+    page = visit.open("read", show=show)
+    page.wait_for_selector(".ribbons path")
+    rows = [shares(row) for row in MATTERED] if show == "mattered" else LOOKED[:, :5].tolist()
+    for at, word in enumerate(TARGET):
+        found, took = page.evaluate("""(at) => {
+            const word = document.querySelectorAll(".line.target .w")[at], began = performance.now();
+            word.dispatchEvent(new PointerEvent("pointerover", { bubbles: true, pointerType: "mouse" }));
+            const most = [...document.querySelectorAll(".line.source .w.most")].map((one) => one.textContent);
+            return [most, performance.now() - began];
+        }""", at)
+        assert found == [SOURCE[max(range(5), key=rows[at].__getitem__)]], word
+        assert took < 50
+    labels = page.locator(".ribbons text").all_text_contents()
+    assert labels == [f"{round(100 * share)} %" for share in rows[4] if share >= 0.06]
+
+
+def test_ribbons_are_the_shares_from_six_percent(visit):
+    drawn = visit.page.evaluate("""() => [...document.querySelectorAll(".ribbons path")].map((one) =>
+        [Number(one.dataset.row), Number(one.dataset.column)])""")
+    want = [[i, j] for i in range(5) for j, share in enumerate(shares(MATTERED[i])) if share >= 0.06]
+    assert sorted(drawn) == want
+
+
+def test_what_is_left_out_is_told_in_nats(visit):
+    told = visit.page.locator(".line.source .cell small").all_inner_texts()
+    sums = [sum(max(0.0, row[j] or 0.0) for row in MATTERED[:5]) for j in range(5)]
+    assert told[1] == "no effect"
+    for text, want in zip(told, sums, strict=True):
+        if text != "no effect":
+            assert browser_visits.number(text.split()[0]) == pytest.approx(want, abs=0.51 if want >= 9.95 else 0.051)
+
+
+def test_target_words_have_their_probability_and_rivals(visit):
+    cells = visit.page.locator(".line.target .cell").all()
+    for cell, log in zip(cells, LOGS, strict=False):
+        probability = math.exp(log)
+        shown = cell.locator("small").inner_text()
+        assert shown == (">99 %" if probability >= 0.995 else f"{round(100 * probability)} %")
+    assert [one.inner_text() for one in cells[2].locator(".rival").all()] == ["sont 41 %"]
+    cells[2].locator(".rival").click()
+    command = visit.page.locator(".detail pre").inner_text()
+    assert command == "regard translate my-model 'The two cats slept .' --prefix 'Les chats sont'"
+
+
+def test_the_numbers_of_the_results_fall(visit):
+    page = visit.page
+    told = [browser_visits.number(text) for text in page.locator(".results .number").all_inner_texts()]
+    search = reading_examples.search()
+    want = [search.nodes[end].total / length for end, length in zip(search.best, (6, 6, 2), strict=True)]
+    assert told == pytest.approx(want, abs=0.006)
+    assert told == sorted(told, reverse=True)
+    assert "sont 41 %" in page.locator(".results li").nth(1).inner_text()
+    page.locator(".results button").nth(1).click()
+    page.wait_for_selector("#view.search")
+    assert "node=9" in page.url
+    leaves = sorted(page.locator(".leaf .number").all_inner_texts())
+    assert leaves == [f"{rank + 1}. {number:.2f}".replace("-", "−") for rank, number in enumerate(told)]
+
+
+def test_scores_of_a_trace_are_what_is_shown(chromium, written):
+    table = reading_examples.with_influence()
+    nodes = table["traces"][0]["search"]
+    nodes["ranked_by"], nodes["nodes"]["score"] = "total", {"5": -1.25, "9": -2.5, "10": -3.75}
+    with browser_visits.visiting(chromium, written(table)) as visit:
+        page = visit.open("read")
+        assert page.locator(".results .number").all_inner_texts() == ["−1.25", "−2.50", "−3.75"]
+
+
+def test_keys_walk_the_words_and_escape_unpins(visit):
+    page = visit.page
+    page.locator(".line.target .w").first.focus()
+    stops = page.evaluate("() => [...document.querySelectorAll('.stage .w')].map((one) => one.tabIndex)")
+    assert stops.count(0) == 2  # one for each sentence
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("() => document.activeElement.textContent") == "ont"
+    page.keyboard.press("Enter")
+    assert page.locator('.w[aria-pressed="true"]').all_inner_texts() == ["ont"]
+    browser_visits.until(page, "() => /ont.*slept/.test(document.querySelector('[role=status]').textContent)")
+    page.keyboard.press("ArrowUp")  # to the far end of the widest ribbon
+    assert page.evaluate("() => document.activeElement.textContent") == "slept"
+    page.keyboard.press("Escape")
+    assert page.locator('.w[aria-pressed="true"]').count() == 0
+    assert "word=" not in page.url
+
+
+def test_a_link_opens_what_was_pinned(visit):
+    page = visit.open("read", show="both", word="t2")
+    page.reload()
+    page.wait_for_selector('.w[aria-pressed="true"]')
+    assert page.locator('.w[aria-pressed="true"]').all_inner_texts() == ["ont"]
+    assert page.locator('.toggle input[value="both"]').is_checked()
+
+
+def test_a_head_is_looked_through_and_kept(visit):
+    page = visit.page
+    before = page.locator(".ribbons path").count()
+    page.locator(".mini").nth(2).hover()  # the decoder's attention to its own words: arcs
+    browser_visits.until(page, "() => document.querySelectorAll('.ribbons path.arc').length > 0")
+    page.mouse.move(5, 5)
+    browser_visits.until(page, f"() => document.querySelectorAll('.ribbons path.ribbon').length === {before}")
+    page.locator(".mini").nth(5).click()
+    assert "attention=2" in page.url
+    assert "head=1" in page.url
+    flipped = LOOKED.flip(1)[:5, :5]
+    drawn = page.evaluate("""() => [...document.querySelectorAll(".ribbons path")].map((one) =>
+        [Number(one.dataset.row), Number(one.dataset.column)])""")
+    assert sorted(drawn) == [[i, j] for i in range(5) for j in range(5) if flipped[i, j] >= 0.06]
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_words_and_links_are_in_the_first_screen(chromium, address, screen):
+    with browser_visits.visiting(chromium, address, size=SCREENS[screen]) as visit:
+        page = visit.open()
+        page.wait_for_selector(".ribbons path")
+        boxes = page.evaluate("""() => [...document.querySelectorAll(".stage .w, .ribbons path")].map((one) => {
+            const { left, top, right, bottom } = one.getBoundingClientRect();
+            return [left, top, right, bottom];
+        })""")
+        assert len(boxes) > 14
+        width, height = SCREENS[screen]
+        for left, top, right, bottom in boxes:
+            assert 0 <= left < right <= width
+            assert 0 <= top < bottom <= height
+        if screen == "phone":  # two columns, and a tap has an effect
+            page.locator(".line.target .w").nth(2).click()
+            assert page.locator(".line.source .w.most").inner_text() == "slept"
+            assert page.locator(".strip").get_attribute("open") is None
+
+
+def test_without_influence_the_page_says_how_to_get_it(chromium, filed):
+    with browser_visits.visiting(chromium, filed(reading_examples.reading())) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".ribbons path")
+        assert page.locator(".read-grid .toggle").count() == 0
+        assert "regard look" in page.locator(".method").inner_text()
+        assert "ont" in page.locator(".verdict").inner_text()  # 50 %: doubted
+
+
+def test_each_line_takes_the_direction_of_its_text(chromium, written):
+    words = ["نام", "القط", "في", "الحديقة", "."]
+    table = reading_examples.with_influence()
+    side = reading_examples.side(words, "</s>")
+    own = table["traces"][0]["sides"]["source"]
+    own["tokens"], own["text"] = list(side.tokens), side.text
+    for word, place in zip(own["words"], side.words, strict=True):
+        word["start"], word["end"] = place.start, place.end
+    with browser_visits.visiting(chromium, written(table)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".ribbons path")
+        middles = {}
+        for line in ("source", "target"):
+            middles[line] = page.evaluate("""(line) => [...document.querySelectorAll(`.line.${line} .w`)].map((one) =>
+                one.getBoundingClientRect().left)""", line)
+        assert middles["source"] == sorted(middles["source"], reverse=True)  # the first word is the rightmost
+        assert middles["target"] == sorted(middles["target"])
+        page = visit.open("try")
+        assert page.locator("h1").get_attribute("dir") == "ltr"  # the title is still the English one
+
+
+def test_everything_is_printed(chromium, address):
+    with browser_visits.visiting(chromium, address, size=(700, 900)) as visit:
+        for view in ("read", "search"):
+            page = visit.open(view, dropped="yes", matrix="yes")
+            page.wait_for_timeout(200)
+            page.emulate_media(media="print")
+            cut = page.evaluate("""() => [...document.querySelectorAll("#view *")].filter((one) => {
+                const look = getComputedStyle(one);
+                return one.clientWidth && look.overflowX !== "visible" && look.display !== "-webkit-box"
+                    && !one.matches(".visually-hidden, .token, .node, .mini, .bar, .track, legend, summary *")
+                    && (one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1);
+            }).map((one) => one.className)""")
+            assert cut == []
+            assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
+            sticky = page.evaluate("""() => [...document.querySelectorAll("#view *")].filter((one) =>
+                getComputedStyle(one).position === "sticky").length""")
+            assert sticky == 0
+            printed = printed_texts.texts(page.pdf(print_background=True))
+            page.emulate_media(media="screen")
+            if view == "read":
+                assert [text for text in printed if text in {*SOURCE, *TARGET}][-10:] == [*SOURCE, *TARGET]
+            else:
+                boxes = page.locator('[role="treeitem"]').evaluate_all("(all) => all.map((one) => one.title)")
+                assert len(boxes) > 3
+                assert set(boxes) <= set(printed)
+
+
+def test_the_picture_is_saved_with_real_text(visit):
+    page = visit.page
+    with page.expect_download() as waiting:
+        page.locator(".saving button", has_text="SVG").click()
+    root = ElementTree.parse(waiting.value.path()).getroot()
+    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert [word for word in texts if word in {*SOURCE, *TARGET}] == [*SOURCE, *TARGET]
+    assert "no effect" in texts
+    assert len([*root.iter("{http://www.w3.org/2000/svg}path")]) == page.locator(".ribbons path").count()
+    with page.expect_download() as waiting:
+        page.locator(".saving button", has_text="PNG").click()
+    assert waiting.value.path().read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    with page.expect_download() as waiting:
+        page.locator(".saving button", has_text="CSV").click()
+    rows = [*csv.reader(io.StringIO(waiting.value.path().read_text("utf-8"), newline=""))]
+    assert rows[0][1:] == SOURCE
+    assert [row[0] for row in rows[1:]] == TARGET
+    got = [[float(cell) for cell in row[1:]] for row in rows[1:]]
+    assert got == [pytest.approx(row, abs=1e-6) for row in MATTERED[:5]]
+
+
+def test_a_rival_is_forced_where_there_is_a_model(chromium):
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        return reading_examples.reading(seed=5)
+
+    with (PageServer([reading_examples.reading()], what_if=answer) as server,
+          browser_visits.visiting(chromium, server.address, size=SCREENS["desk"]) as visit):
+        page = visit.open("read")
+        page.locator(".line.target .rival", has_text="sont").click()
+        page.wait_for_selector("#view.try .result h2")
+        assert [(one.text, one.prefix) for one in asked] == [("The two cats slept .", "Les chats sont")]
+        page = visit.open("read", prefix="")
+        page.locator(".line.source .w", has_text="two").click()
+        page.get_by_role("button", name="Edit this word").click()
+        page.wait_for_selector(".in-place")
+        page.keyboard.type("three")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#view.try .result h2")
+        assert asked[-1].text == "The three cats slept ."
+        assert page.locator(".result del").count() == 0  # the same output: nothing to strike out
+
+
+def test_two_models_print_both_outputs_and_compare_shared_words(chromium, filed):
+    other = reading_examples.reading(seed=3)
+    words = ["Les", "deux", "chats", "ont", "dormi", "."]
+    sides = {**other.sides, "target": reading_examples.side(words, "</s>")}
+    cross = TracedAttention("decoder.0.cross", "target", "source", trace_examples.looks(2, 7, 6), 0, "cross")
+    second = Trace(sides, (cross,), other.title, "second", None)
+    with browser_visits.visiting(chromium, filed(reading_examples.reading(), second)) as visit:
+        page = visit.open("compare", trace2=1)
+        browser_visits.until(page, "() => document.querySelectorAll('.chart-frame').length === 3")
+        told = page.locator("#view").inner_text()
+        assert " ".join(TARGET) in told
+        label = page.locator(".chart-frame canvas").nth(2).get_attribute("aria-label")
+        assert re.search(r"\b6 rows and 6 columns", label)  # all but "deux"
+
+
+def test_an_image_is_shown_with_its_pixels(chromium, written):
+    table, pixels = reading_examples.image()
+    with browser_visits.visiting(chromium, written(table)) as visit:
+        page = visit.open()
+        page.wait_for_selector("canvas.picture")
+        seen = page.evaluate("""() => {
+            const canvas = document.querySelector("canvas.picture");
+            return [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data];
+        }""")
+        assert seen[::4] == list(pixels)
+        assert seen[2::4] == list(pixels)
+        tabs = page.locator('[role="tab"]').all_inner_texts()
+        assert tabs == ["Read", "Heads", "Compare"]
+        assert "␣" not in page.locator("#view").inner_text()
+
+
+def test_labels_are_a_track_under_the_words(chromium, filed):
+    trace = reading_examples.labelled()
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .labelled")
+        assert page.locator(".shaded .w").all_inner_texts() == ["Ada", "saw", "Paris"]
+        assert page.locator(".shaded .label").all_inner_texts() == ["B-PER", "O", "B-LOC"]
+        kinds = page.locator(".shaded .label").evaluate_all("(all) => all.map((one) => one.dataset.kind)")
+        assert kinds[1] == "none"
+        assert kinds[0] != kinds[2]
+        page.locator(".shaded .w").nth(2).hover()
+        browser_visits.until(page, "() => document.querySelector('.w.most')")
+        mean = trace.attentions[0].look.weights().mean(0)[2]
+        assert page.locator(".w.most").inner_text() == ["Ada", "saw", "Paris"][int(mean.argmax())]
+
+
+def test_a_continuation_has_its_surprisal(chromium, filed):
+    with browser_visits.visiting(chromium, filed(reading_examples.continued())) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .surprising")
+        assert page.locator(".surprising").all_inner_texts() == ["dog", "sleeps"]  # not the prompt
+        titles = page.locator(".surprising").evaluate_all("(all) => all.map((one) => one.title)")
+        assert "61 %" in titles[0]
+        assert "2.00 nats" in titles[1]
+        assert "1.25 nats" in page.locator("#view").inner_text()
+        assert page.locator('[role="tab"]').all_inner_texts() == ["Read", "Heads", "Try", "Compare"]
+
+
+def test_a_page_in_a_frame_of_a_notebook_works(chromium, tmp_path):
+    """Without an address of its own, and in a sandbox."""
+    page_text = html.escape(reading_examples.html(reading_examples.with_influence()))
+    path = tmp_path / "notebook.html"
+    path.write_text(f'<iframe sandbox="allow-scripts" width="1000" height="700" srcdoc="{page_text}"></iframe>',
+                    encoding="utf-8")
+    with browser_visits.visiting(chromium, path.as_uri(), size=(1100, 800)) as visit:
+        visit.page.goto(path.as_uri())
+        frame = visit.page.frame_locator("iframe")
+        frame.locator(".line.target .w", has_text="ont").click()
+        assert frame.locator('.w[aria-pressed="true"]').inner_text() == "ont"
+        frame.locator("#tab-heads").click()
+        frame.locator("#view.heads").wait_for()
+
+
+def test_a_long_text_is_shaded(chromium, filed):
+    """Over 120 words: no ribbons; the words that a word looked at are shaded, the strongest is marked."""
+    count = 150
+    look = trace_examples.looks(1, count, count, seed=2)
+    sides = {name: TraceSide(tuple(f"{name[0]}{at}" for at in range(count))) for name in ("source", "target")}
+    trace = Trace(sides, (TracedAttention("decoder.0.cross", "target", "source", look, 0, "cross"),), "long")
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .w")
+        assert page.locator('[role="tab"]').all_inner_texts()[-1] == "Map"
+        page.locator(".shaded").nth(1).locator(".w").nth(7).hover()
+        browser_visits.until(page, "() => document.querySelector('.w.most')")
+        assert page.locator(".w.most").inner_text() == f"s{int(look.weights()[0, 7].argmax())}"
+
+
+def test_a_sentence_of_forty_words_has_pairs_of_lines(chromium, filed):
+    words = [f"word{at}." if at % 10 == 9 else f"word{at}" for at in range(40)]
+    look = trace_examples.looks(1, 41, 41)
+    cross = TracedAttention("decoder.0.cross", "target", "source", look, 0, "cross")
+    trace = Trace({"source": reading_examples.side(words, "</s>"), "target": reading_examples.side(words, "</s>")},
+                  (cross,), "forty")
+    with browser_visits.visiting(chromium, filed(trace), size=SCREENS["desk"]) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".pair")
+        script = "() => [...document.querySelectorAll('.line.target')].map((one) => one.lastChild.textContent)"
+        ends = page.evaluate(script)
+        assert ends == ["word9.", "word19.", "word29.", "word39."]
+        for line in ("source", "target"):
+            assert page.locator(f".line.{line} .w").all_inner_texts() == words
+        assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_first_paint_is_quick(chromium, address):
+    with browser_visits.visiting(chromium, address, offline=True) as visit:
+        visit.open()
+        visit.page.wait_for_selector(".ribbons path")
+        script = "() => performance.getEntriesByType('paint').map((one) => [one.name, one.startTime])"
+        assert dict(visit.page.evaluate(script))["first-contentful-paint"] < 1000  # 230 ms alone
