@@ -27,7 +27,8 @@ of 1, 2, 4, … tokens: powers of the triangle would cancel where keys repeat. W
 factors of products, but not X, and sums are in float32. S goes from chunk to chunk in float32: its products are as
 exact as in float32, and diag(e^{G_C}) is not part of them, because S may pass through thousands of chunks. Triton's
 interpreter runs the same code on a CPU, for tests; it truncates where a GPU rounds to bfloat16. There is no padding
-here: an absent token has log w = 0, k = 0 and c = 0.
+here: an absent token has log w = 0, k = 0 and c = 0, and so have the tokens after the last one in the last chunk. Grids
+have one dimension, because CUDA takes at most 65,535 programs in the others; offsets are int64.
 
 Legend: B rows, H heads, N tokens, T chunks, C tokens of a chunk, D features of a head, keys and values alike.
 """
@@ -81,6 +82,20 @@ class Blocks(NamedTuple):
 BLOCKS = {torch.bfloat16: Blocks(),
           torch.float32: Blocks(chunks_warps=8, values_warps=8, keys_warps=8, states_registers=255)}
 """By the dtype in which factors are multiplied: those of float32 take more registers."""
+
+
+@triton.jit
+def _tokens(bh, t, H, N, C: tl.constexpr, D: tl.constexpr):
+    """The tokens n of chunk t, which of them exist, and where the head bh begins in a tensor (B, N, H, D)."""
+    n = t * C + tl.arange(0, C)
+    return n, n < N, (bh // H * N * H + bh % H) * D
+
+
+@triton.jit
+def _triangles(C: tl.constexpr):
+    """Where a (C, C) matrix is below its diagonal, and where it is below or on it."""
+    row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    return row > column, row >= column
 
 
 @triton.jit
@@ -159,11 +174,11 @@ def _chunks(r_at, w_at, k_at, v_at, c_at, a_at, inverse_at, query_at, own_at, de
 
     Inputs are (B, N, H, D). Products are computed in the dtype of `query`.
     """
-    t, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    n, row, first = t * C + tl.arange(0, C), tl.arange(0, C), (bh // H * N * H + bh % H) * D
-    valid, stride, chunk = n < N, H * D, bh * T + t
+    chunk = tl.program_id(0).to(tl.int64)
+    bh, t, stride = chunk // T, (chunk % T).to(tl.int32), H * D
+    n, valid, first = _tokens(bh, t, H, N, C, D)
     dtype: tl.constexpr = query_at.dtype.element_ty
-    below, until = row[:, None] > row[None, :], row[:, None] >= row[None, :]
+    below, until = _triangles(C)
     log_w = _wide(w_at + first, n, valid, stride, D)
     G, end = tl.cumsum(log_w, 0), tl.sum(log_w, 0)
     growth, tail = tl.exp(-G), tl.exp(end[None, :] - G)
@@ -197,12 +212,14 @@ def _states(query_at, own_at, decay_at, change_at, new_at, state_at, y_at, state
             C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, precision: tl.constexpr, exact: tl.constexpr,
             stages: tl.constexpr):
     """Y (B, N, H, D), S before each chunk, (B·H, T, D, D), and after the last; a program has E rows of S."""
-    part, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    rows, first, feature = part * E * D, (bh // H * N * H + bh % H) * D + part * E, tl.arange(0, D)
+    program = tl.program_id(0).to(tl.int64)
+    bh, part = program // (D // E), program % (D // E)
+    rows, feature = part * E * D, tl.arange(0, D)
     own_places = tl.arange(0, C)[:, None] * D + part * E + tl.arange(0, E)[None, :]
     S = tl.load(_square(state_at + bh * D * D + rows, E, D))
     for t in tl.range(0, T, num_stages=stages):
-        chunk, n = bh * T + t, t * C + tl.arange(0, C)
+        chunk = bh * T + t
+        n, valid, first = _tokens(bh, t, H, N, C, D)
         at = chunk * D * D
         query = tl.load(_square(query_at + chunk * C * D, C, D))
         own = tl.load(own_at + chunk * C * D + own_places).to(tl.float32)
@@ -210,7 +227,7 @@ def _states(query_at, own_at, decay_at, change_at, new_at, state_at, y_at, state
         decay = tl.load(decay_at + chunk * D + feature)[None, :]
         _put(states_at + at + rows, E, D, S)
         y = _add_dot(own, query, tl.trans(S.to(query.dtype)), precision)
-        _store(y_at + first, n, n < N, H * D, E, y)
+        _store(y_at + first + part * E, n, valid, H * D, E, y)
         S = tl.fma(S, tl.broadcast_to(decay, (E, D)), _add_dot(new, S, change, exact))
     tl.store(_square(last_at + bh * D * D + rows, E, D), S)
 
@@ -220,20 +237,21 @@ def _states_backward(query_at, decay_at, change_at, dy_at, d_last_at, d_states_a
                      C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, precision: tl.constexpr, exact: tl.constexpr,
                      stages: tl.constexpr):
     """∂S after each chunk, (B·H, T, D, D), and before the first; dy is (B, N, H, D)."""
-    part, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    rows, first, feature = part * E * D, (bh // H * N * H + bh % H) * D + part * E, tl.arange(0, D)
+    program = tl.program_id(0).to(tl.int64)
+    bh, part = program // (D // E), program % (D // E)
+    rows, feature = part * E * D, tl.arange(0, D)
     d_after = tl.load(_square(d_last_at + bh * D * D + rows, E, D))
     for back in tl.range(0, T, num_stages=stages):
         t = T - 1 - back
-        chunk, n = bh * T + t, t * C + tl.arange(0, C)
+        chunk = bh * T + t
+        n, valid, first = _tokens(bh, t, H, N, C, D)
         query = tl.load(_square(query_at + chunk * C * D, C, D))
         change = tl.load(_square(change_at + chunk * D * D, D, D))
         decay = tl.load(decay_at + chunk * D + feature)[None, :]
-        dy = _load(dy_at + first, n, n < N, H * D, E).to(query.dtype)
+        dy = _load(dy_at + first + part * E, n, valid, H * D, E).to(query.dtype)
         _put(d_states_at + chunk * D * D + rows, E, D, d_after)
-        d_query = _dot(tl.trans(dy), query, precision)
-        d_query = _add_dot(d_query, d_after, tl.trans(change), exact)
-        d_after = tl.fma(d_after, tl.broadcast_to(decay, (E, D)), d_query)
+        d_before = _add_dot(_dot(tl.trans(dy), query, precision), d_after, tl.trans(change), exact)
+        d_after = tl.fma(d_after, tl.broadcast_to(decay, (E, D)), d_before)
     tl.store(_square(d_state_at + bh * D * D + rows, E, D), d_after)
 
 
@@ -241,11 +259,11 @@ def _states_backward(query_at, decay_at, change_at, dy_at, d_last_at, d_states_a
 def _values_backward(r_at, w_at, k_at, v_at, c_at, a_at, inverse_at, dy_at, states_at, d_states_at, u_at, dz_at, dv_at,
                      H, N, T, C: tl.constexpr, D: tl.constexpr, precision: tl.constexpr):
     """U and ∂Z of a chunk, (B·H, T, C, D), and ∂V."""
-    t, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    n, row, first = t * C + tl.arange(0, C), tl.arange(0, C), (bh // H * N * H + bh % H) * D
-    valid, stride, chunk = n < N, H * D, bh * T + t
+    chunk = tl.program_id(0).to(tl.int64)
+    bh, t, stride = chunk // T, (chunk % T).to(tl.int32), H * D
+    n, valid, first = _tokens(bh, t, H, N, C, D)
     dtype: tl.constexpr = u_at.dtype.element_ty
-    below, until = row[:, None] > row[None, :], row[:, None] >= row[None, :]
+    below, until = _triangles(C)
     log_w = _wide(w_at + first, n, valid, stride, D)
     G, end = tl.cumsum(log_w, 0), tl.sum(log_w, 0)
     growth, tail = tl.exp(-G), tl.exp(end[None, :] - G)
@@ -282,11 +300,12 @@ def _keys_backward(r_at, w_at, k_at, v_at, c_at, a_at, dy_at, states_at, d_state
 
     A gradient times its input is the same with every scale: ∂G = r∘∂r + Ã∘∂Ã - k∘∂k - β∘∂β.
     """
-    t, part, bh = tl.program_id(0) // (D // F), tl.program_id(0) % (D // F) * F, tl.program_id(1).to(tl.int64)
-    n, row, first = t * C + tl.arange(0, C), tl.arange(0, C), (bh // H * N * H + bh % H) * D
-    valid, stride, chunk = n < N, H * D, bh * T + t
+    program = tl.program_id(0).to(tl.int64)
+    chunk, part = program // (D // F), program % (D // F) * F
+    bh, t, stride = chunk // T, (chunk % T).to(tl.int32), H * D
+    n, valid, first = _tokens(bh, t, H, N, C, D)
     dtype: tl.constexpr = u_at.dtype.element_ty
-    below, until = row[:, None] > row[None, :], row[:, None] >= row[None, :]
+    below, until = _triangles(C)
     v, dy = _load(v_at + first, n, valid, stride, D).to(dtype), _load(dy_at + first, n, valid, stride, D).to(dtype)
     U, dz = tl.load(_square(u_at + chunk * C * D, C, D)), tl.load(_square(dz_at + chunk * C * D, C, D))
     d_reader_keys = tl.where(until, _dot(dy, tl.trans(v), precision), 0.0).to(dtype)
@@ -317,7 +336,8 @@ def _keys_backward(r_at, w_at, k_at, v_at, c_at, a_at, dy_at, states_at, d_state
     d_rate = _add_dot(d_rate, tl.trans(d_remover_rates), remover, precision) * growth
     _store(da_at + at, n, valid, stride, F, d_rate * c)
     _store(dc_at + at, n, valid, stride, F, d_rate * a - d_remover)
-    # G of a token sums its log w and those before it. G_C is in the scales of the end, and Ã has G - log w.
+    # G of a token sums its log w and those before it, so ∂log w sums ∂G of a token and of those after it: all of them
+    # less those before. G_C is in the scales of the end, and Ã has G - log w.
     d_g = dr * r - d_remover * c - dk * k - d_rate * c * a
     d_log_w = (tl.sum(d_g, 0) + d_end)[None, :] - tl.cumsum(d_g, 0) + d_g + d_remover * c
     _store(dw_at + at, n, valid, stride, F, d_log_w)
@@ -336,17 +356,18 @@ class WKV7(torch.autograd.Function):
         state, (B, N, H, D) = state.float().contiguous(), r.shape
         dtype, precision = _product_dtype(r), _precision(r)
         blocks = BLOCKS[dtype].for_width(D)
-        C, E = blocks.chunk, blocks.value_block
+        C, E = blocks.chunk, min(D, blocks.value_block)
         T = -(-N // C)
         query, own, states = (r.new_empty(B * H, T, *shape, dtype=dtype) for shape in ((C, D), (C, D), (D, D)))
         X, decay, change, new = (r.new_empty(B * H, T, *shape, dtype=torch.float32)
                                  for shape in ((C, C), (D,), (D, D), (D, D)))
         y, last = torch.empty_like(inputs[0]), torch.empty_like(state)
-        launch.launch(_chunks, (T, B * H), *inputs, X, query, own, decay, change, new, H, N, T, C=C, D=D,
-                      precision=precision, num_warps=blocks.chunks_warps, maxnreg=blocks.registers)
-        launch.launch(_states, (D // E, B * H), query, own, decay, change, new, state, y, states, last, H, N, T, C=C,
-                      D=D, E=E, precision=precision, exact=_exact(), stages=blocks.stages,
-                      num_warps=blocks.states_warps, maxnreg=blocks.states_registers)
+        sizes = {"C": C, "D": D, "precision": precision}
+        launch.launch(_chunks, (B * H * T,), *inputs, X, query, own, decay, change, new, H, N, T, **sizes,
+                      num_warps=blocks.chunks_warps, maxnreg=blocks.registers)
+        launch.launch(_states, (B * H * (D // E),), query, own, decay, change, new, state, y, states, last, H, N, T,
+                      **sizes, E=E, exact=_exact(), stages=blocks.stages, num_warps=blocks.states_warps,
+                      maxnreg=blocks.states_registers)
         ctx.save_for_backward(*inputs, X, query, decay, change, states)
         ctx.blocks = blocks
         return y, last
@@ -357,18 +378,18 @@ class WKV7(torch.autograd.Function):
         *inputs, X, query, decay, change, states = ctx.saved_tensors
         dy, d_last = upstream[0].contiguous(), upstream[1].float().contiguous()
         blocks, (B, N, H, D), T = ctx.blocks, inputs[0].shape, states.shape[1]
-        E, F = blocks.value_block, min(D, blocks.key_block)
+        E, F = min(D, blocks.value_block), min(D, blocks.key_block)
         sizes = {"C": blocks.chunk, "D": D, "precision": _precision(inputs[0])}
         d_states, d_state = torch.empty_like(states), torch.empty_like(d_last)
-        launch.launch(_states_backward, (D // E, B * H), query, decay, change, dy, d_last, d_states, d_state, H, N, T,
-                      **sizes, E=E, exact=_exact(), stages=blocks.stages, num_warps=blocks.states_warps,
+        launch.launch(_states_backward, (B * H * (D // E),), query, decay, change, dy, d_last, d_states, d_state, H, N,
+                      T, **sizes, E=E, exact=_exact(), stages=blocks.stages, num_warps=blocks.states_warps,
                       maxnreg=blocks.states_registers)
         U, dz = torch.empty_like(query), torch.empty_like(query)
         dr, dw, dk, dv, dc, da = (torch.empty_like(part) for part in inputs)
-        launch.launch(_values_backward, (T, B * H), *inputs, X, dy, states, d_states, U, dz, dv, H, N, T, **sizes,
+        launch.launch(_values_backward, (B * H * T,), *inputs, X, dy, states, d_states, U, dz, dv, H, N, T, **sizes,
                       num_warps=blocks.values_warps, maxnreg=blocks.registers)
-        launch.launch(_keys_backward, (T * (D // F), B * H), *inputs, dy, states, d_states, U, dz, dr, dw, dk, dc, da,
-                      H, N, T, **sizes, F=F, num_warps=blocks.keys_warps, maxnreg=blocks.registers)
+        launch.launch(_keys_backward, (B * H * T * (D // F),), *inputs, dy, states, d_states, U, dz, dr, dw, dk, dc,
+                      da, H, N, T, **sizes, F=F, num_warps=blocks.keys_warps, maxnreg=blocks.registers)
         return dr, dw, dk, dv, dc, da, d_state
 
 
