@@ -53,6 +53,7 @@ VARIANTS: dict[str, str] = {
     "convolution wide": "--recipe tagger-conv --width 512",
     "convolution deep": "--recipe tagger-conv --layers 12 --set model.stack.mixer.dilation_growth=1",
     "transformer front": "--recipe tagger --set model.front.layers=4",
+    "transformer front r-drop": "--recipe tagger --set model.front.layers=4 --set training.rdrop=1",
     "lstm wide": "--recipe tagger-lstm --width 1024",
     "lstm r-drop": "--recipe tagger-lstm --set training.rdrop=1",
     "lstm token dropout": "--recipe tagger-lstm --set training.token_dropout=0.15",

@@ -14,7 +14,7 @@ from problems import Waves, assert_close, normal, scorer
 
 import regard
 from regard.attention.cache import ContextCache
-from regard.mixer import RowGroups
+from regard.mixer import RowGroups, TokenPlaces
 
 KINDS = ("attention", "basic", "plain")
 SCORES = ("dot", "scaled_dot", "scaled_dot_d", "additive", "bilinear", "module")
@@ -359,11 +359,49 @@ def test_rows_picked_from_a_spent_state_stand_in_its_storage(index, seed):
 
 
 def test_more_rows_than_a_spent_state_has_get_storage_of_their_own():
+    """With room for more, so that rows that come later find storage."""
     layer = make("attention")
     _, cache = layer.step(normal(2, 3, WIDTH), layer.start(2, 6))
-    more = cache.pick(RowGroups(torch.tensor([0, 1, 1]), 1, 1, reuse_storage=True))
+    more = cache.pick(RowGroups(torch.tensor([0, 1, 1, 0]), 1, 1, reuse_storage=True))
     assert more.key.data_ptr() != cache.key.data_ptr()
     assert torch.equal(more.key[2, :, :3], cache.key[1, :, :3])
+    storage = more.key.data_ptr()
+    fewer = more.pick(RowGroups(torch.tensor([3]), 1, 1, reuse_storage=True))
+    apart = fewer.pick([0] * 6)
+    again = fewer.pick(RowGroups(torch.tensor([0] * 6), 1, 1, reuse_storage=True))
+    assert (fewer.key.data_ptr(), again.key.data_ptr()) == (storage, storage)
+    assert torch.equal(again.key[:, :, :3], apart.key[:, :, :3])
+    tokens = normal(6, 1, WIDTH, seed=5)
+    assert torch.equal(layer.step(tokens, again)[0], layer.step(tokens, apart)[0])
+
+
+def test_rows_that_come_later_read_nothing_of_what_was_in_their_storage():
+    layer = make("attention")
+    _, cache = layer.step(normal(3, 4, WIDTH), layer.start(3, 6), lengths=torch.tensor([4, 4, 2]))
+    one = cache.pick(RowGroups(torch.tensor([0]), 1, 1, reuse_storage=True))
+    cache.key[1:], cache.value[1:] = math.nan, math.nan
+    apart = one.pick([0, 0, 0])
+    grown = one.pick(RowGroups(torch.tensor([0, 0, 0]), 1, 1, reuse_storage=True))
+    tokens = normal(3, 1, WIDTH, seed=6)
+    assert torch.equal(layer.step(tokens, grown)[0], layer.step(tokens, apart)[0])
+
+
+@given(parents=st.lists(st.integers(0, 3), min_size=4, max_size=4), common=st.integers(0, 3), seed=st.integers(0, 9))
+def test_only_the_tokens_that_differ_are_copied(parents, common, seed):
+    """Rows that have their first tokens in common."""
+    layer, x = make("attention"), normal(4, 5, WIDTH, seed=seed)
+    x[:, :common] = x[:1, :common]
+    _, cache = layer.step(x, layer.start(4, 8))
+    rows = torch.tensor(parents)
+    moved = [row for row in range(4) if parents[row] != row]
+    places = [(row, position) for row in moved for position in range(common, 5)]
+    changes = TokenPlaces(torch.tensor([row for row, _ in places], dtype=torch.long),
+                          torch.tensor([position for _, position in places], dtype=torch.long))
+    apart, before = cache.pick(rows), cache.key.clone()
+    after = cache.pick(RowGroups(rows, 1, 1, reuse_storage=True, changes=changes))
+    assert_close(after.key[:, :, :5], apart.key[:, :, :5])
+    assert_close(after.value[:, :, :5], apart.value[:, :, :5])
+    assert torch.equal(after.key[:, :, :common], before[:, :, :common])
 
 
 def test_contexts_of_which_all_tokens_are_there_need_no_mask():

@@ -17,7 +17,7 @@ from regard.decoding.beam import beam
 from regard.decoding.constraints import ForbiddenTokens, MinLength, Prefixes
 from regard.decoding.request import SearchRequest, Sources, select_memory
 from regard.decoding.sampling import greedy
-from regard.decoding.scheduler import prefill, prompt_buckets
+from regard.decoding.scheduler import continuing_rows, prefill, prompt_buckets
 from regard.tokens import Tokens
 
 
@@ -219,6 +219,23 @@ def test_a_budget_below_one_row_admits_one_row():
     got = greedy(model, keyed([2, 3]), prompts=[[1]] * 2, end=0, max_length=9, token_budget=1)
     assert [len(one.ids) for one in got] == [2, 3]
     assert {rows for rows, _ in model.batches} == {1}
+
+
+def test_what_has_to_be_copied_of_rows_that_continue():
+    """Of a slot that stays, the last tokens; of one that comes from another place, all."""
+    positions, parents = torch.tensor([3, 3, 5, 5, 2, 2]), torch.tensor([[1, 0], [2, 2], [5, 5]])
+    tails = torch.tensor([[2, 1], [0, 4], [1, 0]])
+
+    def copied(groups):
+        rows = continuing_rows(parents, tails, groups, positions, 2)
+        assert rows.changes is not None
+        return rows.rows.tolist(), sorted(zip(rows.changes.rows.tolist(), rows.changes.positions.tolist(), strict=True))
+
+    assert copied(None) == ([1, 0, 2, 2, 5, 5], [(0, 1), (0, 2), (1, 2), (3, 1), (3, 2), (3, 3), (3, 4), (4, 1)])
+    assert copied(torch.tensor([0, 2])) == ([1, 0, 5, 5], [(0, 1), (0, 2), (1, 2), (2, 0), (2, 1), (3, 0), (3, 1)])
+    assert continuing_rows(parents, None, None, positions, 2).changes is None
+    alone = continuing_rows(None, None, torch.tensor([2, 1]), positions, 2)
+    assert (alone.rows.tolist(), alone.changes) == ([4, 5, 2, 3], None)
 
 
 def test_sources_are_encoded_when_a_slot_is_free():

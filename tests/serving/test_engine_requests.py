@@ -48,9 +48,9 @@ class Clock:
 class Bench:
     """An engine without a thread."""
 
-    def __init__(self, task=None, max_queued=256, token_budget=None):
+    def __init__(self, task=None, max_queued=256, token_budget=None, workers=1):
         self.clock = Clock()
-        self.core = EngineCore(task or ending.translator(9.0), max_queued, token_budget, self.clock)
+        self.core = EngineCore(task or ending.translator(9.0), max_queued, token_budget, self.clock, workers)
 
     def submit(self, texts, strategy, seconds=None, on_text=None, **options):
         return self.core.submit(self.core.served.jobs(texts, strategy, **options), seconds, on_text)
@@ -58,7 +58,12 @@ class Bench:
     def turn(self, count=1):
         with torch.inference_mode():
             for _ in range(count):
-                self.core.turn()
+                for worker in self.core.workers:
+                    self.core.turn(worker)
+
+    def running(self):
+        """The number of rows of each worker."""
+        return [sum(len(batch.rows) for batch in worker.batches) for worker in self.core.workers]
 
     def finish(self):
         turns = 0
@@ -107,6 +112,52 @@ def test_rows_that_wait_join_as_rows_end():
     assert bench.core.load()[:2] == (3, 4)
     bench.finish()
     assert all(one.done for one in (*tickets, first))
+
+
+def test_workers_share_the_rows_and_the_first_one_serves_a_single_client():
+    bench = Bench(workers=3)
+    for _ in range(3):
+        one = bench.submit(TEXTS[:1], SHORT)
+        bench.core.turn(bench.core.workers[2])
+        bench.core.turn(bench.core.workers[1])
+        assert bench.running() == [0, 0, 0], "they leave it to the first one"
+        bench.turn()
+        assert bench.running() == [1, 0, 0]
+        bench.finish()
+        assert one.done
+    bench.submit(TEXTS[:7], FOREVER)
+    bench.turn()
+    assert bench.running() == [3, 3, 1]
+    bench.submit(TEXTS[:2], FOREVER)
+    bench.turn()
+    assert bench.running() == [3, 3, 3]
+    bench.finish()
+
+
+def test_workers_have_one_token_budget():
+    bench = Bench(workers=2, token_budget=4 * MIN_CAPACITY)
+    tickets = [bench.submit(TEXTS[:1], SHORT) for _ in range(6)]
+    bench.turn()
+    assert bench.core.load()[:2] == (2, 4)
+    bench.finish()
+    assert all(one.done for one in tickets)
+
+
+def test_an_idle_worker_sleeps_while_the_budget_is_used_up():
+    """It is woken when a text has finished, and not between."""
+    with ServingEngine(ending.translator(9.0), token_budget=MIN_CAPACITY, threads=2) as engine:
+        admit, idle = engine._core._admit, list[None]()
+
+        def count(worker):
+            idle.extend([None] if not worker.batches else [])
+            return admit(worker)
+
+        engine._core._admit = count
+        tickets = [engine.submit(TEXTS[:1], FOREVER) for _ in range(4)]
+        for one in tickets:
+            one.result(60)
+        assert engine.load.steps >= 4 * 30
+        assert len(idle) < 60
 
 
 def test_requests_take_turns_so_that_many_texts_do_not_delay_one():
@@ -419,7 +470,7 @@ def test_closing_finishes_or_cancels_what_is_there():
     gate.set()
     closing.join(10)
     assert not closing.is_alive()
-    assert not engine._thread.is_alive()
+    assert not any(thread.is_alive() for thread in engine._threads)
 
 
 def test_closing_waits_no_longer_than_it_may():
@@ -434,7 +485,7 @@ def test_closing_waits_no_longer_than_it_may():
 def test_an_engine_that_nobody_holds_ends():
     engine = ServingEngine(ending.translator(9.0))
     engine.submit(TEXTS[:1], SHORT).result()
-    thread, alive = engine._thread, weakref.ref(engine)
+    thread, alive = engine._threads[0], weakref.ref(engine)
     del engine
     gc.collect()
     assert alive() is None

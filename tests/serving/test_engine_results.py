@@ -71,8 +71,9 @@ def assert_same(found, wanted):
             assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=WITHIN)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", TASKS)
-def test_results_are_those_of_the_plain_call_under_load(name):
+def test_results_are_those_of_the_plain_call_under_load(name, threads):
     task, rng = TASKS[name](), random.Random(0)
     asked, found = requests_for(task, 18, rng, 40 if name == "transformer" else 12), {}
 
@@ -82,7 +83,7 @@ def test_results_are_those_of_the_plain_call_under_load(name):
             time.sleep(0.002 * (number % 5))
             found[number] = engine.submit(texts, **options).result()
 
-    with ServingEngine(task, token_budget=1 << 13) as engine:
+    with ServingEngine(task, token_budget=1 << 13, threads=threads) as engine:
         clients = [threading.Thread(target=client, args=(range(first, len(asked), 6),)) for first in range(6)]
         for one in clients:
             one.start()

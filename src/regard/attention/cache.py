@@ -20,7 +20,7 @@ from regard import checks
 from regard.attention.mask import BoolMask, Causal, Mask, Padding, Placed
 from regard.attention.mask_cache import CachedMask
 from regard.kernels.launch import is_readable
-from regard.mixer import RowGroups, Rows, row_indices
+from regard.mixer import RowGroups, Rows, TokenPlaces, row_indices
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,28 @@ class Cache:
     def pick(self, rows: Rows) -> "Cache":
         """The cache of these rows, in storage of its own; a row may be picked more than once."""
         index = row_indices(rows, self.key)
-        if isinstance(rows, RowGroups) and rows.reuse_storage and len(index) <= len(self.key):
-            return self._moved(index)
-        shape = (len(index), self.key.shape[1], self.capacity)
-        key, value = (tensor.new_empty(*shape, tensor.shape[-1]) for tensor in (self.key, self.value))
+        count = room = len(index)
+        if isinstance(rows, RowGroups) and rows.reuse_storage:
+            if count <= min(map(_rows_in_storage, (self.key, self.value))):
+                grown = self._with_rows(count)
+                return grown._moved(index) if rows.changes is None else grown._changed(index, rows.changes)
+            room += count // 2  # for rows that come later
+        shape = (room, self.key.shape[1], self.capacity)
+        key, value = (tensor.new_empty(*shape, tensor.shape[-1])[:count] for tensor in (self.key, self.value))
         key[:, :, :self.filled] = self.key[index, :, :self.filled]
         value[:, :, :self.filled] = self.value[index, :, :self.filled]
         return Cache(key, value, self.positions[index], self.filled, self.uniform)
+
+    def _with_rows(self, count: int) -> "Cache":
+        """The cache with at least `count` rows, for which there is storage; new ones have zeros."""
+        more = count - len(self.key)
+        if more <= 0:
+            return self
+        key, value = (tensor.as_strided((count, *tensor.shape[1:]), tensor.stride())
+                      for tensor in (self.key, self.value))
+        for tensor in (key, value):
+            tensor[-more:, :, :self.filled] = 0.0  # new storage may hold NaN
+        return replace(self, key=key, value=value)
 
     def _moved(self, index: Tensor) -> "Cache":
         """The cache of these rows in the same storage: new memory costs more than overwriting the old."""
@@ -123,6 +138,19 @@ class Cache:
             taken = [tensor[:, :, :filled].index_select(0, index[rows]) for rows, filled in parts]
             for (rows, filled), new in zip(parts, taken, strict=True):  # all is read before anything is written
                 tensor[:, :, :filled].index_copy_(0, rows, new)
+        return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
+
+    def _changed(self, index: Tensor, changes: TokenPlaces) -> "Cache":
+        """The same where only some tokens have to be copied."""
+        if len(changes):
+            heads, capacity = self.key.shape[1:3]
+            goals = changes.indices(heads, capacity)
+            shift = (index[changes.rows] - changes.rows) * (heads * capacity)
+            sources = goals + shift.repeat_interleave(heads)
+            for tensor in (self.key, self.value):
+                flat = tensor.view(-1, tensor.shape[-1])
+                flat.index_copy_(0, goals, flat.index_select(0, sources))
+        count = len(index)
         return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":
@@ -144,6 +172,13 @@ class Cache:
     def copy(self) -> "Cache":
         """The same, in storage of its own."""
         return Cache(self.key.clone(), self.value.clone(), self.positions.clone(), self.filled, self.uniform)
+
+
+def _rows_in_storage(tensor: Tensor) -> int:
+    """The number of rows for which a tensor has storage, of which it may be the first ones."""
+    if tensor.storage_offset() != 0 or not tensor.numel():
+        return len(tensor)
+    return tensor.untyped_storage().nbytes() // (tensor.stride(0) * tensor.element_size())
 
 
 class StaticMask(CachedMask):

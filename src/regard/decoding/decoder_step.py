@@ -53,6 +53,7 @@ from regard.kernels.packed_linear import (
     pad_rows,
     single_threaded,
 )
+from regard.mixer import TokenPlaces
 from regard.models.contract import GenerativeModel, Memory, Step
 from regard.models.embedding import Embedding
 from regard.models.encoder_decoder import Decoder, DecoderState, EncoderDecoder
@@ -263,7 +264,7 @@ class RowPositions:
 
     def __init__(self, positions: Tensor, filled: int) -> None:
         self.rows, self.filled = positions, filled
-        self.every = torch.arange(len(positions), device=positions.device)
+        self.tokens = TokenPlaces(torch.arange(len(positions), device=positions.device), positions)
         places = torch.arange(filled, device=positions.device)
         hidden = (places > positions.unsqueeze(-1))[:, None, None]
         # Attention would convert a bool mask in every layer; packed weights are in float32.
@@ -271,6 +272,7 @@ class RowPositions:
         """(R, 1, 1, filled): 0 for the keys of a row, −∞ for others."""
         self.runs = [(position, len([*some])) for position, some in groupby(positions.tolist())]
         """Positions, and how many consecutive rows, such as the hypotheses of one sequence, are at each of them."""
+        self.sizes = [count for _, count in self.runs]
         self.hidden = sum(count * (filled - 1 - position) for position, count in self.runs)
 
     def attend(self, layer: "PackedAttention", query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -278,12 +280,9 @@ class RowPositions:
         much of what it hides, run by run."""
         if self.hidden * (key.shape[1] * key.shape[3] * 2) * key.element_size() < RUN_BYTES * len(self.runs):
             return layer.attend(query, key[:, :, :self.filled], value[:, :, :self.filled], self.mask)
-        attended, first = list[Tensor](), 0
-        for position, count in self.runs:
-            mine, last = slice(first, first + count), position + 1
-            attended.append(layer.attend(query[mine], key[mine, :, :last], value[mine, :, :last]))
-            first += count
-        return torch.cat(attended)
+        parts = zip(self.runs, *(part.split(self.sizes) for part in (query, key, value)), strict=True)
+        return torch.cat([layer.attend(some, keys.narrow(2, 0, position + 1), values.narrow(2, 0, position + 1))
+                          for (position, _), some, keys, values in parts])
 
 
 class PackedProduct:
@@ -340,8 +339,9 @@ class PackedSelfAttention(PackedAttention):
             query, key = self.rotary(query, places), self.rotary(key, places)
         if not isinstance(at, int):
             cache.clear(at.filled - 1, at.filled)  # no row has had a token there
-            cache.key[at.every, :, at.rows] = key.squeeze(2)
-            cache.value[at.every, :, at.rows] = value.squeeze(2)
+            goals = at.tokens.indices(self.key_heads, cache.capacity)
+            cache.key.view(-1, self.width).index_copy_(0, goals, key.reshape(-1, self.width))
+            cache.value.view(-1, self.width).index_copy_(0, goals, value.reshape(-1, self.width))
             return self.merge(at.attend(self, query, cache.key, cache.value), x)
         cache.key[:, :, at:at + 1] = key
         cache.value[:, :, at:at + 1] = value

@@ -25,7 +25,7 @@ from regard.decoding.decoder_step import packed_decoder
 from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import Hypothesis, InvalidLogitsError
 from regard.decoding.sampling import TokenSearch
-from regard.decoding.scheduler import PREFILL_CHUNK, present_states, require_cross
+from regard.decoding.scheduler import PREFILL_CHUNK, continuing_rows, present_states, require_cross
 from regard.mixer import RowGroups
 from regard.models.contract import GenerativeModel, Memory
 from regard.tokens import Tokens
@@ -74,6 +74,7 @@ class LiveSearch(Generic[PromptT]):
         self._batch: Any = None
         self._state: Any = None
         self._parents: Tensor | None = None
+        self._tails: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -113,7 +114,7 @@ class LiveSearch(Generic[PromptT]):
         failed, width = list[tuple[PromptT, InvalidLogitsError]](), self._search.width
         while self._slots:
             try:
-                self._batch, self._parents, finished = self._search.advance(self._batch, logits, cross)
+                self._batch, self._parents, finished, self._tails = self._search.advance(self._batch, logits, cross)
                 self._finished = set(finished)
                 break
             except InvalidLogitsError as error:
@@ -167,7 +168,7 @@ class LiveSearch(Generic[PromptT]):
         else:
             self._move(gone, new)
         self._found = {id(prompt): self._found.get(id(prompt), {}) for prompt in self.prompts}
-        self._finished, self._parents = set(), None
+        self._finished, self._parents, self._tails = set(), None, None
         if self._slots and (joining or gone):
             numbers = {id(prompt): number for number, prompt in enumerate(self.prompts)}
             samples = self._search.request.num_samples
@@ -179,13 +180,12 @@ class LiveSearch(Generic[PromptT]):
         count, width, device = len(self._slots), self._search.width, self._search.request.device
         order, places = arrangement(count, gone, 0 if new is None else len(new[0]))
         index = [one if one < count else place if place < count else 0 for place, one in enumerate(order)]
-        parents, groups = self._parents, None
+        groups = None
         if index != list(range(count)):
             groups = torch.tensor(index, dtype=torch.long, device=device)
-            parents = torch.arange(count * width, device=device).view(-1, width) if parents is None else parents
-            parents = parents[groups]
-        if parents is not None:
-            self._state = self._state.pick(RowGroups(parents.flatten(), width, width, groups, reuse_storage=True))
+        if groups is not None or self._parents is not None:
+            self._state = self._state.pick(continuing_rows(self._parents, self._tails, groups, self._state.positions,
+                                                           width))
         slots, batch = self._slots, self._batch
         if new is not None:
             at = torch.tensor(places, dtype=torch.long, device=device)

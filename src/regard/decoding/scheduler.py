@@ -27,7 +27,7 @@ from regard.decoding.decoder_step import packed_decoder
 from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import SearchRequest, SourceInput, select_memory
 from regard.kernels.packed_linear import packed_linear_layers
-from regard.mixer import RowGroups, Rows
+from regard.mixer import RowGroups, Rows, TokenPlaces
 from regard.models.contract import GenerativeModel, Memory
 from regard.tokens import Tokens
 
@@ -64,6 +64,9 @@ class SearchStep(NamedTuple, Generic[AnySearchBatch]):
     """(B, W): the row of the state that each hypothesis continues; None if each continues its own."""
     finished: list[int]
     """The slots whose sequences have finished in this step."""
+    tails: Tensor | None = None
+    """(B, W): how many of the last tokens that the model has read differ from those of the row whose place a hypothesis
+    takes; None if that is unknown."""
 
 
 class SearchStrategy(Protocol[AnySearchBatch, SearchResult]):
@@ -162,8 +165,9 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         rows, used = self.admit(waiting, self.bucket.slots)  # used: the tokens of each row in the model's state
         is_open = [True] * len(used)
         while True:
-            batch, parents, finished = self.search.advance(rows.batch, rows.logits, rows.cross)
-            for slot in finished:
+            step = self.search.advance(rows.batch, rows.logits, rows.cross)
+            batch = step.batch
+            for slot in step.finished:
                 is_open[slot] = False
             stay = [slot for slot, still in enumerate(is_open) if still]
             gone = [slot for slot, still in enumerate(is_open) if not still]
@@ -172,12 +176,12 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
             # Removing rows copies the state of the others. So finished rows stay until they are half of the batch,
             # unless the state is copied anyway or has no room for them.
             full = any(used[slot] >= self.bucket.capacity for slot in gone)
-            leave = bool(gone) and (parents is not None or enter or full or 2 * len(stay) <= len(is_open))
+            leave = bool(gone) and (step.parents is not None or enter or full or 2 * len(stay) <= len(is_open))
             if leave:
                 found |= self.search.results(batch.select(gone))
                 batch, used, is_open = batch.select(stay), [used[slot] for slot in stay], [True] * len(stay)
             if used:
-                rows = self._step(batch, self._reorder(rows.state, parents, stay if leave else None))
+                rows = self._step(batch, self._reorder(rows.state, step, stay if leave else None))
                 used = [count + 1 for count in used]
             if enter:
                 others, theirs = self.admit(waiting, free)
@@ -223,18 +227,14 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
             cross = torch.cat([pad(part, (0, longest - part.shape[-1])) for part in (cross, others.cross)])
         return RunningBatch(rows.batch.concat(others.batch), state, torch.cat([rows.logits, others.logits]), cross)
 
-    def _reorder(self, state: Any, parents: Tensor | None, stay: list[int] | None) -> Any:
+    def _reorder(self, state: Any, step: SearchStep[AnySearchBatch], stay: list[int] | None) -> Any:
         """The state of the hypotheses that continue."""
-        if parents is None and stay is None:
-            return state
         groups = None
-        if parents is None:
-            parents = torch.arange(len(state.positions), device=self.request.device).view(-1, self.search.width)
-        if stay is not None and len(stay) < len(parents):
+        if stay is not None and len(stay) * self.search.width < len(state.positions):
             groups = torch.tensor(stay, dtype=torch.long, device=self.request.device)
-            parents = parents[groups]
-        return state.pick(RowGroups(parents.flatten(), self.search.width, self.search.width, groups,
-                                    reuse_storage=True))
+        if groups is None and step.parents is None:
+            return state
+        return state.pick(continuing_rows(step.parents, step.tails, groups, state.positions, self.search.width))
 
     def _row_groups(self, rows: Tensor, groups: Tensor | None, before: int | None = None) -> Rows:
         """Rows of the state, of which the hypotheses of one sequence share its source."""
@@ -245,6 +245,33 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         logits_RnV, state, cross = self.model.step(state, batch.tokens.unsqueeze(-1))
         weights = require_cross(self.model, cross)[..., -1, :] if self.search.needs_cross else None
         return RunningBatch(batch, state, logits_RnV[:, -1], weights)
+
+
+def continuing_rows(parents: Tensor | None, tails: Tensor | None, groups: Tensor | None, positions: Tensor,
+                    width: int) -> RowGroups:
+    """The rows of the state that continue after a step, written into the storage of the rows before it.
+
+    Args:
+        parents: those of the `SearchStep`, and so are `tails`.
+        groups: (G,): the slots that stay, in their new order; None if all stay where they are.
+        positions: (R,): the number of tokens that the model has read of each row.
+    """
+    if parents is None:
+        parents = torch.arange(len(positions), device=positions.device).view(-1, width)
+    if groups is not None:
+        parents = parents[groups]
+    rows, changes = parents.flatten(), None
+    if tails is not None:
+        read = positions[rows]
+        if groups is not None:  # a slot that takes the place of another has no token in common with it
+            stays = groups == torch.arange(len(groups), device=groups.device)
+            tails = tails[groups].where(stays.unsqueeze(-1), read.view(-1, width))
+        counts = torch.minimum(tails.flatten(), read)
+        ends = counts.cumsum(0)
+        changed = torch.arange(len(rows), device=rows.device).repeat_interleave(counts)
+        back = ends[changed] - torch.arange(len(changed), device=rows.device)  # 1 for the last token of a row
+        changes = TokenPlaces(changed, read[changed] - back)
+    return RowGroups(rows, width, width, groups, reuse_storage=True, changes=changes)
 
 
 def present_states(memory: Memory) -> Tensor:

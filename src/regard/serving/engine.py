@@ -5,9 +5,13 @@
     ticket.result()                                                            [Translation('Bonjour.', ...)]
     engine.close()
 
-One thread owns the model. Between two steps it lets waiting texts join a running batch as long as the token budget has
-room, removes those that have finished, were cancelled or are too late, and answers each as soon as it has finished:
-no text waits for a batch to fill, or for its neighbours (`regard.decoding.live_search`). Texts whose strategies are
+On a CPU every worker is a thread that computes alone, with its own batches; on a GPU there is one worker. Small
+operations that several threads share take longer, since the threads wait for each other: two cores make a third more
+with two workers than with one of two threads, and many times more where other processes need the cores too.
+
+Between two steps a worker lets waiting texts join a batch as long as the token budget has room, removes those that have
+finished, were cancelled or are too late, and answers each as soon as it has finished: no text waits for a batch to
+fill, or for its neighbours (`regard.decoding.live_search`). Texts whose strategies are
 equal share a batch, apart from maximum lengths, seeds and prefixes; batches take turns, a step each. Storage is
 allocated by the power of two of a row's maximum length, so a short text never shares storage with a long one, and long
 texts have at most half of the token budget, so that short ones always find room soon. Requests take turns in the queue,
@@ -87,6 +91,7 @@ class EngineLoad(NamedTuple):
     requests: int
     """Requests that were answered."""
     seconds_busy: float
+    """The seconds of all workers in which they had something to do."""
     steps: int
     """Steps of all batches."""
     step_rows: int = 0
@@ -130,7 +135,7 @@ class Ticket:
             self._forget(self)
 
     def add_done_callback(self, function: "Callable[[Ticket], None]") -> None:
-        """Call a function when the request is done, in the thread of the engine; at once if it is done."""
+        """Call a function when the request is done, in a thread of the engine; at once if it is done."""
         self._future.add_done_callback(lambda _: function(self))
 
     def elapsed(self) -> float:
@@ -163,22 +168,34 @@ class EngineBatch:
         return [*self.live.prompts, *self.joining]
 
 
+class EngineWorker:
+    """The batches of one thread."""
+
+    def __init__(self) -> None:
+        self.batches = list[EngineBatch]()
+
+
 class EngineCore:
-    """The queue and the batches of an engine, and their turns; a thread calls `run`, a test may call `turn`."""
+    """The queue of an engine, its workers and their turns; a thread for each calls `run`, a test may call `turn`."""
 
     def __init__(self, task: Translator | Completer, max_queued: int, token_budget: int | None,
-                 clock: Callable[[], float]) -> None:
+                 clock: Callable[[], float], workers: int = 1) -> None:
         self.served, self.max_queued, self.clock = served_task(task), max_queued, clock
         self.token_budget = default_budget(task) if token_budget is None else token_budget
         self.condition = threading.Condition()
         self.queue = deque[Ticket]()  # requests with rows that wait
         self.active = set[Ticket]()
         self.owners = dict[TextJob, tuple[Ticket, int]]()  # the request and the number of each text
-        self.batches = list[EngineBatch]()
+        self.workers = [EngineWorker() for _ in range(workers)]
         self.queued, self.closed, self.stopped = 0, False, False
         self.tokens, self.requests, self.steps, self.step_rows, self.seconds_busy = 0, 0, 0, 0, 0.0
         self.recent_texts, self.recent_seconds = 0.0, 0.0
         self.contexts = dict[ServedTask, ExitStack]()
+
+    @property
+    def batches(self) -> list[EngineBatch]:
+        """The batches of all workers."""
+        return [batch for worker in self.workers for batch in worker.batches]
 
     # Called by any thread
 
@@ -215,7 +232,7 @@ class EngineCore:
 
     def estimate(self, texts: int) -> float:
         """The seconds in which so many texts are finished, from the measured rate; 1 if nothing was measured."""
-        return texts * self.recent_seconds / self.recent_texts if self.recent_texts else 1.0
+        return texts * self.recent_seconds / self.recent_texts / len(self.workers) if self.recent_texts else 1.0
 
     def forget(self, ticket: Ticket) -> None:
         """Remove a request that is done; rows that are running leave at the next step."""
@@ -232,7 +249,7 @@ class EngineCore:
     def load(self) -> EngineLoad:
         """What the engine is doing."""
         with self.condition:
-            batches, queued = [*self.batches], self.queued
+            batches, queued = self.batches, self.queued
         running = {id(row.job) for batch in batches for row in batch.rows}
         return EngineLoad(queued, len(running), sum(batch.live.rows for batch in batches), self.tokens, self.requests,
                           self.seconds_busy, self.steps, self.step_rows)
@@ -250,18 +267,19 @@ class EngineCore:
             self.stopped = True
             self.condition.notify_all()
 
-    # Called by the thread that owns the model
+    # Called by the thread of a worker
 
-    def run(self) -> None:
+    def run(self, worker: EngineWorker) -> None:
         """Serve until the engine is stopped."""
         ended_well = False
         try:
             with torch.inference_mode():
-                while self._wait():
-                    self.turn()
+                while self._wait(worker):
+                    self.turn(worker)
                 ended_well = True
         finally:
-            self._release_models(set())
+            worker.batches = []
+            self._release_models()
             if not ended_well:
                 with self.condition:
                     self.closed, left = True, [*self.active]
@@ -269,29 +287,35 @@ class EngineCore:
                     self._fail(ticket, ModelError("The thread of the engine has ended by an error, so it serves no "
                                                   "more requests. Its message is in the log."))
 
-    def _wait(self) -> bool:
-        """Wait until there is something to do; False if the engine is stopped."""
+    def _wait(self, worker: EngineWorker) -> bool:
+        """Wait until the worker has something to do; False if the engine is stopped."""
         with self.condition:
-            if not (self.batches or self.queue or self.stopped):
-                self._release_models(set())  # while nothing runs, the modules are as they were
-                self.condition.wait_for(lambda: self.queue or self.stopped)
+            while not (worker.batches or self.stopped):
+                self._admit(worker)
+                if not worker.batches:
+                    self._release_models()  # while nothing runs, the modules are as they were
+                    self.condition.wait()
             return not self.stopped
 
-    def turn(self) -> None:
-        """Let rows join, and run one step of each batch."""
+    def turn(self, worker: EngineWorker | None = None) -> None:
+        """Let rows join, and run one step of each batch of a worker, by default of the first one."""
+        worker = self.workers[0] if worker is None else worker
         began = time.perf_counter()
         self._expire()
-        self._admit()
+        self._admit(worker)
         texts = 0
-        for batch in [*self.batches]:
-            texts += self._step(batch)
-        with self.condition:
-            self.batches = [batch for batch in self.batches if batch.rows]
-        self._release_models({batch.served for batch in self.batches})
+        for batch in [*worker.batches]:
+            texts += self._step(worker, batch)
         seconds = time.perf_counter() - began
         keep = math.exp(-seconds / RATE_SECONDS)
-        self.recent_texts, self.recent_seconds = keep * self.recent_texts + texts, keep * self.recent_seconds + seconds
-        self.seconds_busy += seconds
+        with self.condition:
+            worker.batches = [batch for batch in worker.batches if batch.rows]
+            self._release_models()
+            self.recent_texts = keep * self.recent_texts + texts
+            self.recent_seconds = keep * self.recent_seconds + seconds
+            self.seconds_busy += seconds
+            if texts:
+                self.condition.notify_all()  # there is room for others
 
     def _expire(self) -> None:
         """Fail requests whose time has passed."""
@@ -303,17 +327,25 @@ class EngineCore:
             self._fail(ticket, DeadlineError(f"The time limit of {ticket.expires - now + ticket.elapsed():.3g} s has "
                                              f"passed {where}."))
 
-    def _admit(self) -> None:
-        """Move waiting rows into batches as long as there is room: one text of each request in turn."""
+    def _admit(self, worker: EngineWorker) -> None:
+        """Move waiting rows into batches as long as there is room: one text of each request in turn.
+
+        A worker takes no more than its share, so that all of them have equally many rows. An idle one leaves the first
+        row to those before it: a single client is then always served by the same thread.
+        """
         with self.condition:
-            running = [row for batch in self.batches for row in batch.rows if row.job in self.owners]
+            self.queue = deque(ticket for ticket in self.queue if ticket.waiting)  # without those that are cancelled
+            of_each = [self._running(one) for one in self.workers]
+            mine, running = of_each[number := self.workers.index(worker)], [row for some in of_each for row in some]
+            if not mine and not all(of_each[:number]):
+                return
             used, used_by_long = (sum(self._cost(row) for row in some) for some in (
                 running, [row for row in running if row.capacity > SHORT_CAPACITY]))
+            waiting = sum(len(ticket.waiting) for ticket in self.queue)
+            left = share = -(-(len(running) + waiting) // len(self.workers)) - len(mine)
             skipped = deque[Ticket]()
-            while self.queue:
+            while self.queue and left > 0:
                 ticket = self.queue.popleft()
-                if not ticket.waiting:
-                    continue
                 row = ticket.waiting[0]
                 cost, is_long = self._cost(row), row.capacity > SHORT_CAPACITY
                 if is_long and used_by_long and used_by_long + cost > self.token_budget // 2:
@@ -322,31 +354,37 @@ class EngineCore:
                 if used and used + cost > self.token_budget:
                     self.queue.appendleft(ticket)
                     break
-                used, used_by_long = used + cost, used_by_long + cost * is_long
-                self._start(ticket, ticket.waiting.popleft())
+                used, used_by_long, left = used + cost, used_by_long + cost * is_long, left - 1
+                self._start(worker, ticket, ticket.waiting.popleft())
                 if ticket.waiting:
                     self.queue.append(ticket)
             self.queue.extendleft(reversed(skipped))
+            if self.queue and left < share:
+                self.condition.notify_all()  # what is left may be for the next worker
+
+    def _running(self, worker: EngineWorker) -> list[SearchRow]:
+        """The rows of a worker that were not cancelled."""
+        return [row for batch in [*worker.batches] for row in batch.rows if row.job in self.owners]
 
     def _cost(self, row: SearchRow) -> int:
         """The tokens of a row; a long one counts as half of the budget at most, so that short ones pass it."""
         return min(row.tokens, self.token_budget // 2) if row.capacity > SHORT_CAPACITY else row.tokens
 
-    def _start(self, ticket: Ticket, row: SearchRow) -> None:
+    def _start(self, worker: EngineWorker, ticket: Ticket, row: SearchRow) -> None:
         if ticket.queued_seconds is None:
             ticket.queued_seconds = ticket.elapsed()
         if not row.job.started:  # else this is a later search for the same text
             row.job.started = True
             ticket.unstarted -= 1
             self.queued -= 1
-        batch = next((one for one in self.batches
+        batch = next((one for one in worker.batches
                       if one.served is row.job.served and not one.isolated and one.group == row.group), None)
         if batch is None:
             batch = EngineBatch(row.job.served, row, isolated=False)
-            self.batches.append(batch)
+            worker.batches.append(batch)
         batch.joining.append(row)
 
-    def _step(self, batch: EngineBatch) -> int:
+    def _step(self, worker: EngineWorker, batch: EngineBatch) -> int:
         """One step of a batch; the number of texts that it finished."""
         joining, batch.joining = [row for row in batch.joining if row.job in self.owners], []
         leaving = {row for row in batch.live.prompts if row.job not in self.owners}
@@ -354,17 +392,18 @@ class EngineCore:
         try:
             memory = batch.served.encode(joining) if joining else None
         except MODEL_ERRORS as error:
-            self._isolate(batch, joining, error)
+            self._isolate(worker, batch, joining, error)
             joining, memory = [], None
         try:
             answered, failed = batch.live.step(joining, memory, leaving)
         except MODEL_ERRORS as error:
             rows = [*{id(row): row for row in (*batch.live.prompts, *joining) if row not in leaving}.values()]
             batch.live.prompts = []
-            self._isolate(batch, rows, error)
+            self._isolate(worker, batch, rows, error)
             return 0
-        self.steps += 1
-        self.step_rows += batch.live.step_rows
+        with self.condition:
+            self.steps += 1
+            self.step_rows += batch.live.step_rows
         for row, invalid in failed:
             self._fail_row(row, invalid)
         for row in joining:
@@ -416,20 +455,23 @@ class EngineCore:
                 ticket.waiting.extendleft(reversed(following))
                 if ticket not in self.queue:
                     self.queue.appendleft(ticket)
+                self.condition.notify_all()
         if job.result is None:
             return 0
         for sample, one in enumerate((job.result, *job.result.alternatives) if ticket.on_text is not None else ()):
             self._show(ticket, number * row.samples + sample, one.text)
-        self.tokens += job.generated
-        ticket.tokens += job.generated
-        ticket.left -= 1
-        if not ticket.left:
-            self.requests += 1
+        with self.condition:
+            self.tokens += job.generated
+            ticket.tokens += job.generated
+            ticket.left -= 1
+            is_done = not ticket.left
+            self.requests += is_done
+        if is_done:
             ticket.settle()
             self.forget(ticket)
         return 1
 
-    def _isolate(self, batch: EngineBatch, rows: list[SearchRow], error: Exception) -> None:
+    def _isolate(self, worker: EngineWorker, batch: EngineBatch, rows: list[SearchRow], error: Exception) -> None:
         """After the model has failed on rows, run each half of them again; a single row fails."""
         rows = [row for row in rows if row.job in self.owners]
         if len(rows) == 1:
@@ -442,7 +484,7 @@ class EngineCore:
                 for row in some:
                     row.written.clear()
                 with self.condition:
-                    self.batches.append(half)
+                    worker.batches.append(half)
 
     def _fail_row(self, row: SearchRow, error: Exception) -> None:
         """Fail the request of a row for which the model has failed."""
@@ -465,13 +507,17 @@ class EngineCore:
 
     def _use_model(self, served: ServedTask) -> None:
         """Pack the weights of a model until it is released."""
-        if served not in self.contexts:
-            self.contexts[served] = ExitStack()
-            self.contexts[served].enter_context(packed_linear_layers(served.model))
+        with self.condition:
+            if served not in self.contexts:
+                self.contexts[served] = ExitStack()
+                self.contexts[served].enter_context(packed_linear_layers(served.model))
 
-    def _release_models(self, keep: set[ServedTask]) -> None:
-        for served in [one for one in self.contexts if one not in keep]:
-            self.contexts.pop(served).close()
+    def _release_models(self) -> None:
+        """Give back the modules of models that no worker uses."""
+        with self.condition:
+            used = {batch.served for batch in self.batches}
+            for served in [one for one in self.contexts if one not in used]:
+                self.contexts.pop(served).close()
 
 
 def default_budget(task: Translator | Completer) -> int:
@@ -492,7 +538,8 @@ class ServingEngine:
         max_queued: the number of texts that may wait; a request beyond that is refused with a `QueueFullError`.
         token_budget: the number of tokens, hypotheses times storage, that may run at once; by default what suits the
             device. A single text that needs more runs nevertheless.
-        threads: the number of threads of torch; by default as many as in the thread that makes the engine.
+        threads: on a CPU the number of workers, which compute with one thread each; on a GPU the number of threads of
+            torch. By default as many as in the thread that makes the engine.
     """
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
@@ -504,12 +551,15 @@ class ServingEngine:
             checks.whole_number("token_budget", token_budget, 1)
         if threads is not None:
             checks.whole_number("threads", threads, 1)
-        self._core, self._process = EngineCore(task, max_queued, token_budget, self.clock), os.getpid()
-        self._thread = threading.Thread(target=_serve, args=(self._core, threads or torch.get_num_threads()),
-                                        name="regard-engine", daemon=True)
-        self._thread.start()
-        # The thread knows only the core, so an engine that nobody holds any more is stopped, as at the end of Python.
-        self._stop = weakref.finalize(self, _stop, self._core, self._thread, self._process)
+        threads, on_gpu = threads or torch.get_num_threads(), task.device.type == "cuda"
+        self._process = os.getpid()
+        self._core = EngineCore(task, max_queued, token_budget, self.clock, 1 if on_gpu else threads)
+        self._threads = [threading.Thread(target=_serve, args=(self._core, worker, threads if on_gpu else 1),
+                                          name="regard-engine", daemon=True) for worker in self._core.workers]
+        for thread in self._threads:
+            thread.start()
+        # The threads know only the core, so an engine that nobody holds any more is stopped, as at the end of Python.
+        self._stop = weakref.finalize(self, _stop, self._core, self._threads, self._process)
 
     def submit(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
                glossary: GlossaryLike | None = None, to: str | None = None, deadline: float | None = None,
@@ -524,7 +574,7 @@ class ServingEngine:
             to: the target language, for a model with several.
             deadline: the time limit of the request in seconds from now, after which it fails with a `DeadlineError`.
             on_text: a function of a number and a text so far, for greedy search or sampling. With n samples for each
-                text, sample s of text t has the number t·n + s. It is called in the thread of the engine, with whole
+                text, sample s of text t has the number t·n + s. It is called in a thread of the engine, with whole
                 characters only, and must return soon.
         """
         if self._process != os.getpid():
@@ -547,7 +597,7 @@ class ServingEngine:
         return self._core.load()
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
-        """Take no more requests, and end the thread.
+        """Take no more requests, and end the threads.
 
         Args:
             drain: finish the requests that wait or run; otherwise they are cancelled.
@@ -563,14 +613,16 @@ class ServingEngine:
         self.close(drain=error[0] is None)
 
 
-def _serve(core: EngineCore, threads: int) -> None:
+def _serve(core: EngineCore, worker: EngineWorker, threads: int) -> None:
     torch.set_num_threads(threads)
-    core.run()
+    core.run(worker)
 
 
-def _stop(core: EngineCore, thread: threading.Thread, process: int) -> None:
-    """End the thread after the step that it is in: Python must not end in the middle of one."""
+def _stop(core: EngineCore, threads: list[threading.Thread], process: int) -> None:
+    """End the threads after the steps that they are in: Python must not end in the middle of one."""
     if process == os.getpid():
         core.close(drain=False, timeout=None)
-        if thread is not threading.current_thread():
-            thread.join(STOP_SECONDS)
+        end = time.monotonic() + STOP_SECONDS
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, end - time.monotonic()))

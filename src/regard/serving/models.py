@@ -8,9 +8,9 @@ Every model has an engine (`regard.serving.engine`), which runs its searches in 
 with the same weights for alignments and traces (`ServedModel.inspector`). Those record attention, and so must not share
 modules with a running search. A model for several languages serves all directions that it was trained on.
 
-Only the engines compute with several threads. OpenMP keeps a pool of threads for each thread that ever used several,
-and with more threads than cores in all pools together, every one of them sleeps between two operations instead of
-waiting for the next: a search took twice as long.
+On a CPU every thread computes alone, those of the engines too. OpenMP keeps a pool of threads for each thread that ever
+used several, and with more threads than cores in all pools together, every one of them sleeps between two operations
+instead of waiting for the next: a search took twice as long.
 """
 
 import copy
