@@ -4,6 +4,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import browser_visits
 import pytest
 import torch
 from calling import call
@@ -18,7 +20,10 @@ from calling import call
 import regard
 from regard.cli import demo
 from regard.data import phrasebook
+from regard.inspection.page.document import page_html
+from regard.tasks import traces
 from regard.tasks.alignment import Alignment, alignment_error_rate, links_between
+from regard.tasks.influence import traced_influence
 from regard.terminal import Terminal, escape_unprintable
 from regard.training import train as training
 from regard.training.loop import TrainingError
@@ -259,3 +264,19 @@ def test_the_whole_demo_translates_what_it_has_not_seen(tmp_path):
     links = [links_between(task.aligned(pair.source, pair.target), pair.source_offsets, pair.target_offsets)
              for pair in unseen]
     assert alignment_error_rate(links, [pair.alignment for pair in unseen]) < 0.15  # measured: 0.10
+    assert_the_page_names_what_was_lost(task, tmp_path)
+
+
+def assert_the_page_names_what_was_lost(task, folder):
+    """The first line of the page names a word of the source that the translation has not, and that changes nothing."""
+    text = "The two cats slept in the garden."
+    trace = traces.trace_translation(task, text, influence_limit=traces.INFLUENCE_LIMIT)
+    if "deux" in trace.sides["target"].text.split() or not any(map(shutil.which, browser_visits.CHROMIUM)):
+        return
+    assert "two" in traced_influence(trace).without_effect
+    (folder / "page.html").write_text(page_html([trace]), encoding="utf-8")
+    with (browser_visits.browser() as chromium,
+          browser_visits.visiting(chromium, (folder / "page.html").as_uri(), size=(1440, 900)) as visit):
+        page = visit.open("read")
+        page.wait_for_selector(".ribbons path")
+        assert "two" in page.locator(".verdict .fact.bad").all_inner_texts()

@@ -18,11 +18,13 @@ import trace_examples
 from calling import call, idx
 from tiny import built, seq2seq
 
+import regard
 from regard.cli import look
 from regard.inspection.page.server import WhatIfRequest
 from regard.inspection.trace import Trace
 from regard.inspection.trace_format import TraceSide
 from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
 TEXT = "the big dog sleeps."
 
@@ -124,6 +126,24 @@ def test_the_terminal(traces):
     for word in ("Le", "chat", "noir", "dort"):
         assert word in out
     assert call("look", traces / "one.safetensors", "--terminal")[1] == out
+
+
+def test_the_terminal_says_how_probable_each_word_is(folders):
+    task = regard.load(folders / "completer")
+    code, out, _ = call("look", folders / "completer", "the dog", "--terminal")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    [row] = [line for line in lines if line[:1] == ["dog"] and "nats" in line and "%" in line]
+    [ids] = task.encode_prompts(["the dog"])
+    with torch.no_grad():
+        logs = task.model(Tokens(torch.tensor([ids])))[0].log_softmax(-1)
+    word = task.text_tokenizer().words("the dog")[-1]
+    total = sum(float(logs[at - 1, ids[at]]) for at in range(word.first_token, word.last_token + 1))
+    assert float(row[row.index("nats") - 1]) == pytest.approx(-total, abs=0.006)
+    assert any(line[:1] == ["(next)"] for line in lines)
+    names = [one.name for one in regard.load(folders / "classifier")(TEXT)]
+    told = " ".join(call("look", folders / "classifier", TEXT, "--terminal")[1].split())
+    assert all(re.search(rf"{name} \d+ %", told) for name in names)
 
 
 def test_a_long_text_in_the_terminal_is_cut_and_says_so(tmp_path):
@@ -266,6 +286,13 @@ def test_it_serves_until_it_is_interrupted(folders):
             trace = json.loads(answer.read())["trace"]
         assert (trace["title"], trace["model"]) == ("the cat", "translator")
         assert trace["sides"]["target"]["text"].startswith("le")
+        question = urllib.request.Request(f"{address}influence.json", b'{"trace": 0, "words": [1, 2]}',
+                                          {"Content-Type": "application/json"})
+        with urllib.request.urlopen(question, timeout=60) as answer:
+            found = json.loads(answer.read())["influence"]
+        want = regard.load(folders / "translator").influence(TEXT, words=[1, 2])
+        assert [sum(column) for column in zip(*found["values"], strict=True)] == pytest.approx(want.totals.tolist(),
+                                                                                               abs=0.02)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=20)
         assert process.returncode == 0
@@ -277,6 +304,7 @@ def test_it_serves_until_it_is_interrupted(folders):
 
 ANSWERING = """
 import sys, torch
+import regard
 from regard.cli import look
 from regard.inspection.trace import Trace
 
@@ -374,6 +402,29 @@ def test_the_heads_of_a_model_are_printed_and_stored(folders, tmp_path, name):
     assert len(rows) == len(heads)
     costs = [float(row[2]) for row in rows]
     assert costs == sorted(costs, reverse=True)
+    stored.unlink()
+
+
+def test_a_page_has_the_heads_that_are_stored_with_the_model(folders, tmp_path):
+    (tmp_path / "pairs.tsv").write_text(HEADS_DATA["translator"], "utf-8")
+    stored, path = folders / "translator" / "heads.json", tmp_path / "page.html"
+    code, out, _ = call("look", folders / "translator", "--heads", tmp_path / "pairs.tsv", "--json")
+    assert code == 0
+    assert call("look", folders / "translator", TEXT, "-o", path) == (0, "", "")
+    measured, wanted = document(path)["traces"][0]["heads"], json.loads(out)
+    assert (measured["data"], measured["sentences"]) == ("pairs.tsv", 2)
+    for one, other in zip(measured["attentions"], wanted["attentions"], strict=True):
+        assert one["name"] == other["name"]
+        for head, same in zip(one["heads"], other["heads"], strict=True):
+            assert head["cost"] == pytest.approx(same["cost"], rel=1e-5)
+            assert head["roles"] == pytest.approx(same["roles"], rel=1e-5)
+            assert head.get("role") == same["role"]
+    assert call("look", folders / "translator", TEXT, "-o", tmp_path / "one.safetensors") == (0, "", "")
+    assert Trace.load(tmp_path / "one.safetensors").heads.data == "pairs.tsv"
+    stored.write_text("{}")
+    code, _, said = call("look", folders / "translator", TEXT, "-o", tmp_path / "other.html")
+    assert (code, "heads.json" in said) == (0, True)  # a note, and the page without it
+    assert "heads" not in document(tmp_path / "other.html")["traces"][0]
     stored.unlink()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import browser_visits
 import numpy as np
@@ -41,6 +42,23 @@ def test_the_page_has_all_numbers_and_needs_nothing_else() -> None:
     assert "default-src &#x27;none&#x27;" in page
     assert not re.search(r'(src|href)=', page)
     assert 'id="time" type="range"' in page
+
+
+def test_the_picture_has_room_for_what_is_probable() -> None:
+    shown = view()
+    chances = np.array([[0.5, 0.45, 0.05], [0.95, 0.04, 0.01]])
+    shown = replace(shown, probabilities=chances, futures=shown.futures * np.array([1.0, 2.0, 100.0])[:, None, None])
+    points = [*shown.past.reshape(-1, 2), *shown.truth.reshape(-1, 2)]
+    for futures, some in zip(shown.futures, chances, strict=True):
+        total = 0.0
+        for future, chance in zip(futures, some, strict=True):
+            if total < 0.9:
+                points += [*future]
+            total += chance
+    low, high = document(scene_html(shown))["bounds"]
+    seen = np.array([point for point in points if not np.isnan(point).any()])
+    np.testing.assert_allclose([low, high], [seen.min(0), seen.max(0)], atol=1e-4)
+    assert np.abs([low, high]).max() < 20
 
 
 def test_hostile_names_are_inert() -> None:

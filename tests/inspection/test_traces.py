@@ -15,6 +15,9 @@ from regard.inspection.trace import Trace, select_map
 from regard.inspection.trace_format import (
     AlignmentPointer,
     GeneratedTokens,
+    MeasuredAttention,
+    MeasuredHead,
+    MeasuredHeads,
     SearchNode,
     TracedAttention,
     TracedImage,
@@ -29,6 +32,10 @@ SOURCE = TraceSide(tuple("abcdef"), "ab c def", (Word(0, 2, 0, 1), Word(3, 4, 2,
 TARGET = TraceSide(("▁x", "<script>", "\u202e\u200d", "é😀", "</s>"))
 
 
+MEASURED = MeasuredHeads("test.tsv", 200, 1.25, (
+    MeasuredAttention("own", {"itself": 0.25, "first": 0.5}, (
+        MeasuredHead(0.125, 0.0625, {"itself": 0.75, "first": 0.5}, "itself"),)),
+    MeasuredAttention("another", {}, (MeasuredHead(-0.5, 0.0, {}),) * 2)))
 HALF = " that can be written as UTF-8, but it has an unpaired surrogate"
 
 
@@ -102,10 +109,10 @@ def test_everything_else_round_trips(tmp_path):
                   "a title", "a model", GeneratedTokens("target", (-1.0, -0.5, -2.0, 0.0, -0.25), -0.75),
                   AlignmentPointer(0, 3, 1),
                   TracedSearch(2, nodes, (2, 1), 7, "mean"),
-                  TracedInfluence("target", "source", ((0, 1), (2,), (3, 4, 5)), ((0.25, None, -1.5),) * 5))
+                  TracedInfluence("target", "source", ((0, 1), (2,), (3, 4, 5)), ((0.25, None, -1.5),) * 5), MEASURED)
     trace.save(tmp_path / "a.safetensors")
     read = Trace.load(str(tmp_path / "a.safetensors"))
-    for part in ("sides", "title", "model", "written", "alignment", "search", "influence"):
+    for part in ("sides", "title", "model", "written", "alignment", "search", "influence", "heads"):
         assert getattr(read, part) == getattr(trace, part)
     for one, other in zip(read.attentions, trace.attentions, strict=True):
         assert replace(one, look=other.look).__dict__ == other.__dict__
@@ -153,6 +160,12 @@ def test_only_safetensors_files_are_written(tmp_path):
 GOOD = {"sides": {"source": SOURCE, "target": TARGET}}
 WEIGHTS = WeightMatrix(torch.zeros(2, 5, 6))
 CROSS = TracedAttention("c", "target", "source", WEIGHTS)
+
+
+def measured(name, *heads):
+    return MeasuredHeads("data", 1, 1.0, (MeasuredAttention(name, {}, heads),))
+
+
 BAD = {
     "no side": ({"sides": {}}, '"sides": expected at least one side'),
     "no token": ({"sides": {"a": TraceSide(())}}, '"tokens" in [sides.a]: expected at least one token'),
@@ -178,6 +191,12 @@ BAD = {
                           '"head" in [alignment]'),
     "points past the rows": (GOOD | {"attentions": (CROSS,), "alignment": AlignmentPointer(0, 0, 5)},
                              '"offset" in [alignment]'),
+    "other heads": (GOOD | {"attentions": (CROSS,), "heads": measured("c", MeasuredHead(0.0, 0.0, {}))},
+                    '"heads" in [heads.attentions[0]]: "c" has 2 heads in this trace, but there are 1'),
+    "an infinite cost": (GOOD | {"heads": measured("d", MeasuredHead(torch.inf, 0.0, {}))},
+                         '"heads"[0] in [heads.attentions[0]]: expected finite'),
+    "a role without a score": (GOOD | {"heads": measured("d", MeasuredHead(0.0, 0.0, {}, "gold"))},
+                               '"heads"[0] in [heads.attentions[0]]: expected a role'),
     "left out": (GOOD | {"search": TracedSearch(1, (), (), -1)}, '"left_out" in [search]'),
     "no beam": (GOOD | {"search": TracedSearch(0, (), ())}, '"beams" in [search]'),
     "its own parent": (GOOD | {"search": TracedSearch(1, (SearchNode(0, "a", 0.0, 0.0, False, True),), ())},

@@ -1,6 +1,7 @@
 """Traces for the view "Read": a word without effect, results that part, an image; as documents of pages."""
 
 import base64
+from dataclasses import replace
 
 import torch
 import trace_examples
@@ -14,6 +15,9 @@ from regard.inspection.trace_format import (
     GeneratedTokens,
     SearchNode,
     TracedAttention,
+    TracedImage,
+    TracedInfluence,
+    TracedPredictions,
     TracedSearch,
     TraceSide,
 )
@@ -69,6 +73,54 @@ def with_influence(trace=None):
     return table
 
 
+def leave_out(numbers):
+    """The influence of some words of `reading`, each alone; of all, in two groups whose values are sums."""
+    groups = ((0, 1), (2, 3, 4)) if numbers is None else tuple((number,) for number in numbers)
+    values = tuple(tuple(sum(row[number] or 0.0 for number in group) for group in groups) for row in MATTERED)
+    return TracedInfluence("target", "source", groups, values)
+
+
+def in_groups(**options):
+    """`reading` with the influence of two groups of words, and without a model."""
+    return replace(reading(), influence=leave_out(None), **options)
+
+
+def predicted():
+    """A text that a language model reads: how probable each of four words is, and what else was likely."""
+    words = ["the", "big", "dog", "sleeps"]
+    look = trace_examples.looks(2, 4, 4, seed=4, mask=Causal())
+    influence = TracedInfluence("text", "text", ((0,), (1, 2)), ((None, None), (0.5, None), (0.1, None), (0.2, 3.0)))
+    likely = ((), ("▁big", "▁cat"), ("▁cat", "▁house", "▁dog"), ("▁sleeps", "▁eats"), (".", "▁in"))
+    predictions = TracedPredictions("text", (None, -0.5, -4.0, -0.1), likely,
+                                    ((), (-0.5, -2.0), (-0.2, -3.0, -4.0), (-0.1, -3.0), (-0.3, -1.5)))
+    return Trace({"text": side(words)}, (TracedAttention("decoder.0.self", "text", "text", look, 0, "self"),),
+                 " ".join(words), "lm", influence=influence, predictions=predictions)
+
+
+def classified(**options):
+    """A text of three words with a label; the last two words were left out together."""
+    words = ["good", "old", "film"]
+    look = trace_examples.looks(2, 3, 3, seed=5)
+    label = TraceSide(("warm",), "warm", trace_examples.words("warm", ("warm", 0, 0)))
+    return Trace({"text": side(words), "label": label},
+                 (TracedAttention("encoder.0.self", "text", "text", look, 0, "self"),), " ".join(words), "judge",
+                 GeneratedTokens("label", (-0.2,)), influence=TracedInfluence("label", "text", ((0,), (1, 2)),
+                                                                              ((1.25, -0.5),)),
+                 predictions=TracedPredictions("label", (-0.2,), (("warm", "cold"),), ((-0.2, -1.7),)), **options)
+
+
+def patched(**options):
+    """An image of 2 × 2 patches that were made grey in two blocks, one above the other; the upper one matters."""
+    tokens = ("1,1", "1,2", "2,1", "2,2")
+    pixels = bytes(range(0, 160, 10))
+    image = TraceSide(tokens, grid=(2, 2), image=TracedImage(4, 4, 1, pixels))
+    return Trace({"image": image, "label": TraceSide(("cat",), "cat", trace_examples.words("cat", ("cat", 0, 0)))},
+                 (TracedAttention("encoder.0.self", "image", "image", trace_examples.looks(2, 4, 4), 0, "self"),),
+                 "a.png: cat, 90.0%", "seer", GeneratedTokens("label", (-0.1,)),
+                 influence=TracedInfluence("label", "image", ((0, 1), (2, 3)), ((2.0, 0.0),)),
+                 predictions=TracedPredictions("label", (-0.1,), (("cat", "dog"),), ((-0.1, -2.4),)), **options)
+
+
 def labelled():
     """Three words with labels, as a labeller's trace has them."""
     words, labels = ["Ada", "saw", "Paris"], ["B-PER", "O", "B-LOC"]
@@ -106,5 +158,5 @@ def image():
 
 def html(table):
     """The page of a document."""
-    bundle = document.load_bundle()
+    bundle = document.document_bundle(table)
     return bundle.page(table["title"], document.dump_document(table), bundle.policy())

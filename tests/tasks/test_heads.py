@@ -237,6 +237,21 @@ def test_a_report_is_stored_with_its_model(tmp_path):
     assert read_heads(tmp_path / "model") is None
 
 
+def test_a_report_in_the_form_of_a_trace():
+    found = texting.translator().heads(PAIRS, sentences=2)
+    traced = found.traced()
+    assert (traced.data, traced.sentences, traced.loss) == (found.data, 2, found.loss)
+    heads = iter(found.heads)
+    for one in traced.attentions:
+        assert one.even == found.even[one.name]
+        for number, head in enumerate(one.heads):
+            own = next(heads)
+            assert (own.attention, own.head, own.cost, own.cost_error, own.role) == (
+                one.name, number, head.cost, head.cost_error, head.role)
+            assert head.roles == own.roles
+    assert next(heads, None) is None
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": "regard heads 2"}', b"\xff", b"[" * 100_000,
                                      b'{"format": "regard heads 1", "attentions": [{"name": "a"}]}',
                                      b'{"format": "regard heads 1", "attentions": 3}'])

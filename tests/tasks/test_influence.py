@@ -126,6 +126,25 @@ def test_a_long_text_is_left_out_in_groups_that_can_be_refined():
     np.testing.assert_allclose(fine.totals.numpy(), by_loop(task, source, group, target).sum(0), atol=1e-12)
 
 
+def test_words_are_left_out_together_on_request():
+    task = of_kind("attention")
+    both = task.pair_tokenizer()
+    [source], words = both.encode_sources([TEXT]), both.source_words(TEXT)
+    target = [*both.target.encode(TRANSLATED), task.end_ids()[0]]
+    found = task.influence(TEXT, TRANSLATED, words=[(0, 1), 2, (1, 3)])
+    assert found.groups == ((0, 1), (2,), (1, 3))
+    assert found.words == ("the big", "dog", "big … sleeps")
+
+    def logs(ids):
+        with torch.no_grad():
+            memory = task.model.encode(Tokens(torch.tensor([ids])))
+            return alone(task.model.decode(Tokens(torch.tensor([[task.start_id(), *target[:-1]]])), memory)[0], target)
+
+    tokens = [[at for number in group for at in range(words[number].first_token, words[number].last_token + 1)]
+              for group in found.groups]
+    np.testing.assert_allclose(found.totals.numpy(), reference.influence(logs, source, tokens).sum(0), atol=1e-12)
+
+
 @given(st.integers(0, 1000))
 def test_groups_are_even_neighbours(count):
     groups = word_groups(count)
@@ -316,6 +335,9 @@ def test_thresholds_punctuation_and_what_is_not_defined():
     (lambda: of_kind("attention").influence(TEXT, 3), ["`translation`"]),
     (lambda: of_kind("attention").influence(TEXT, TRANSLATED, words=[5]), ["`words`", "5 words"]),
     (lambda: of_kind("attention").influence(TEXT, TRANSLATED, words=[-1]), ["`words`", "-1"]),
+    (lambda: of_kind("attention").influence(TEXT, TRANSLATED, words=[(0, 5)]), ["`words`", "5 words"]),
+    (lambda: of_kind("attention").influence(TEXT, TRANSLATED, words=[()]), ["`words`", "an empty group"]),
+    (lambda: of_kind("attention").influence(TEXT, TRANSLATED, words="the"), ["`words`", "'t'"]),
     (lambda: of_kind("attention").influence("a \ud800", TRANSLATED), ["`text`", "U+D800"]),
     (lambda: of_kind("attention").influence(TEXT, "\ud800"), ["`translation`", "U+D800"]),
     (lambda: completer().influence("\ud800"), ["`given`", "U+D800"]),
@@ -361,6 +383,50 @@ def test_a_trace_has_the_influence_that_the_task_says(name, tmp_path):
     assert (read.targets, read.words, read.groups) == (want.targets, want.words, want.groups)
     torch.testing.assert_close(read.values, want.values, rtol=0, atol=4e-4, equal_nan=True)  # rounded sums
     assert traced_influence(trace(task, 0)) is None
+
+
+REFINED = {**TRACED, "long translator": (
+    texting.translator, lambda task, limit: traces.trace_forced(task, LONG, TRANSLATED, influence_limit=limit), None,
+    ("target", "source"))}
+
+
+@pytest.mark.parametrize("name", sorted(REFINED))
+def test_a_trace_computes_the_influence_of_words_while_its_model_is_there(name, tmp_path):
+    """What it says of some words is what it says of them among all words."""
+    make, trace, _, sides = REFINED[name]
+    task = make()
+    made = trace(task, 1)
+    assert made.influence is None  # there are more words
+    count = len(made.sides[sides[1]].words)
+    whole, some = made.leave_out(None), made.leave_out([count - 1, 0])
+    assert (some.rows, some.columns) == sides
+    for column, number in enumerate((count - 1, 0)):
+        word = made.sides[sides[1]].words[number]
+        assert some.tokens[column] == tuple(range(word.first_token, word.last_token + 1))
+    if count <= MAX_GROUPS:
+        for row, all_of_them in zip(some.values, whole.values, strict=True):
+            want = [math.nan if value is None else value for value in (all_of_them[-1], all_of_them[0])]
+            got = [math.nan if value is None else value for value in row]
+            assert got == pytest.approx(want, abs=2e-4, nan_ok=True)
+    else:  # the groups of a long text are refined to what the task itself says of their words
+        assert len(whole.tokens) <= MAX_GROUPS
+        fine = task.influence(LONG, TRANSLATED, words=[count - 1, 0])
+        assert [sum(row[column] for row in some.values) for column in (0, 1)] == pytest.approx(fine.totals.tolist(),
+                                                                                               abs=2e-3)
+    with pytest.raises(ValueError, match="`words`"):
+        made.leave_out([count])
+    made.save(tmp_path / "a.safetensors")
+    assert Trace.load(tmp_path / "a.safetensors").leave_out is None
+
+
+def test_the_words_of_a_large_group_are_left_out_in_smaller_ones():
+    task = texting.completer()
+    made = traces.trace_completion(task, LONG)
+    found = made.leave_out(range(1, 80))
+    assert len(found.tokens) == 40
+    words = made.sides["text"].words
+    assert found.tokens[0] == (*range(words[1].first_token, words[1].last_token + 1),
+                               *range(words[2].first_token, words[2].last_token + 1))
 
 
 def test_the_trace_of_a_completion():
@@ -425,11 +491,13 @@ def test_the_terminal_names_words_without_effect(folders, monkeypatch):
 
 
 def test_long_texts_have_it_on_request_only(folders, tmp_path):
-    for options, there in ((["--influence"], True), ([], False)):
-        path = tmp_path / f"{there}.safetensors"
-        assert call("look", folders / "completer", LONG, "-o", path, *options)[0] == 0
-        assert (Trace.load(path).influence is not None) is there
-    code, _, said = call("look", tmp_path / "True.safetensors", "--no-influence")
+    for text, options, there in ((" ".join([LONG] * 4), [], False), (LONG, ["--influence"], True), (LONG, [], True)):
+        path = tmp_path / f"{there}{len(options)}.safetensors"
+        assert call("look", folders / "completer", text, "-o", path, *options)[0] == 0
+        found = Trace.load(path).influence
+        assert (found is not None) is there
+        assert found is None or len(found.tokens) <= MAX_GROUPS
+    code, _, said = call("look", tmp_path / "True0.safetensors", "--no-influence")
     assert (code, "--influence" in said) == (2, True)
 
 

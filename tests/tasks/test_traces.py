@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 import pickle
 from dataclasses import replace
 
@@ -214,6 +215,89 @@ def test_a_completion(limit):
     if limit:
         assert trace.written.log_probabilities[-len(want.ids):] == pytest.approx(want.log_probabilities[:len(want.ids)],
                                                                                  abs=1e-5)
+
+
+def by_sorting(logs, count, never=()):
+    """The most probable ids of a row of log-probabilities, the best first."""
+    order = sorted((id_ for id_ in range(len(logs)) if id_ not in never), key=lambda id_: -logs[id_])
+    return order[:count]
+
+
+@pytest.mark.parametrize("mixer", ["attention", "rwkv7"])
+@pytest.mark.parametrize("limit", [0, 5])
+def test_a_language_model_says_what_it_predicted_at_each_place(mixer, limit, tmp_path):
+    task = texting.completer(mixer)
+    made = traces.trace_completion(task, "the dog sees", max_length=limit)
+    found, tokenizer = made.predictions, task.text_tokenizer()
+    [ids] = task.encode_prompts(["the dog sees"])
+    if limit:
+        ids = [*ids, *task.complete("the dog sees", max_length=limit).ids]
+    with torch.no_grad():
+        logs = task.model(Tokens(torch.tensor([ids])))[0].log_softmax(-1).tolist()
+    assert found.side == "text"
+    assert found.log_probabilities[0] is None
+    want = [row[id_] for row, id_ in zip(logs, ids[1:], strict=False)]
+    assert found.log_probabilities[1:] == pytest.approx(want, abs=1e-4)
+    assert found.candidates[0] == ()
+    assert len(found.candidates) == len(ids) + 1  # the last are those of the next token
+    never = traces.ids_without_token(tokenizer, task.vocabularies[-1])
+    for place, row in enumerate(logs):
+        best = by_sorting(row, traces.CANDIDATES, never)
+        assert found.candidates[place + 1] == tuple(tokenizer.pieces(best))
+        assert found.candidate_log_probabilities[place + 1] == pytest.approx([row[id_] for id_ in best], abs=1e-4)
+    made.save(tmp_path / "a.safetensors")
+    assert Trace.load(tmp_path / "a.safetensors").predictions == found
+
+
+def test_predictions_are_the_same_in_chunks(monkeypatch):
+    task, text = texting.completer(), "the dog sees a cat"
+    want = traces.trace_completion(task, text).predictions
+    monkeypatch.setattr("regard.decoding.forced.PREFILL_CHUNK", 3)
+    found = traces.trace_completion(task, text).predictions
+    assert found.candidates == want.candidates
+    assert found.log_probabilities[1:] == pytest.approx(want.log_probabilities[1:], abs=2e-4)
+    monkeypatch.setattr(traces, "MAX_RANKED_TOKENS", 4)
+    short = traces.trace_completion(task, text).predictions
+    assert short.log_probabilities == found.log_probabilities
+    assert short.candidates == ((),) * len(short.log_probabilities) + want.candidates[-1:]
+
+
+def test_a_classifier_has_the_probabilities_of_its_labels():
+    task = texting.classifier()
+    made = traces.trace_input(task, TEXT, influence_limit=1)  # there are more words, and a label all the same
+    assert made.influence is None
+    best = task(TEXT)
+    assert made.sides["label"].tokens == (best[0].name,)
+    assert made.predictions.candidates == (tuple(label.name for label in best),)
+    found = torch.tensor(made.predictions.candidate_log_probabilities[0]).exp()
+    torch.testing.assert_close(found, torch.tensor([label.probability for label in best]), rtol=0, atol=1e-4)
+    assert traces.trace_input(task, TEXT).predictions is None
+
+
+def test_a_labeller_has_the_probabilities_of_its_labels():
+    task = texting.tagger()
+    made = traces.trace_input(task, "the dog sleeps")
+    labelled = task.label("the dog sleeps")
+    probabilities = task.label_probabilities([["the", "dog", "sleeps"]])[0].tolist()
+    firsts = [word.first_token for word in made.sides["labels"].words]
+    known = [place for place, one in enumerate(made.predictions.log_probabilities) if one is not None]
+    assert known == firsts
+    for place, one, row in zip(firsts, labelled.tokens, probabilities, strict=True):
+        assert math.exp(made.predictions.log_probabilities[place]) == pytest.approx(one.probability, abs=1e-4)
+        want = [task.label_names()[number] for number in by_sorting(row, traces.CANDIDATES)]
+        assert made.predictions.candidates[place] == tuple(want)
+
+
+def test_a_blank_has_what_fills_it():
+    task = texting.filler()
+    made = traces.trace_input(task, "the ___ sleeps.")
+    [blank] = [place for place, row in enumerate(made.predictions.candidates) if row]
+    assert made.sides["text"].tokens[blank] == task.tokenizer.pieces([task.mask_id()])[0]
+    want = task.fill("the ___ sleeps.", top_k=traces.CANDIDATES).blanks[0]
+    assert made.predictions.candidates[blank] == tuple(task.tokenizer.pieces([one.id for one in want]))
+    found = [math.exp(one) for one in made.predictions.candidate_log_probabilities[blank]]
+    assert found == pytest.approx([one.probability for one in want], abs=1e-4)
+    assert traces.trace_input(task, "the dog sleeps.").predictions is None
 
 
 @pytest.mark.parametrize("make", [texting.filler, texting.classifier])

@@ -9,11 +9,13 @@
 of a served page is printed on stdout.
 """
 
+import math
 import os
 import sys
 import threading
 import webbrowser
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,6 +48,7 @@ from regard.terminal import Terminal, escape_unprintable
 if TYPE_CHECKING:
     from regard.inspection.page.server import WhatIfRequest
     from regard.inspection.trace import Trace
+    from regard.inspection.trace_format import MeasuredHeads, TracedPredictions, TraceSide
     from regard.tasks.completer import Completer
     from regard.tasks.heads import HeadReport
     from regard.tasks.influence import Influence
@@ -61,6 +64,9 @@ MAX_MAP_WORDS = 60
 """Rows and columns of a map in the terminal."""
 MAX_SHOWN_PIXELS = 800
 """Height and width of an image in a picture."""
+MAX_INFLUENCE_WORDS = 256
+"""The number of input words up to which the influence is computed unasked; the page computes that of longer texts on
+request."""
 MAX_WINDOW_CHARACTERS = 16_384
 """More characters than a window of a language model holds."""
 LARGE_MAP = 4000 ** 2
@@ -117,9 +123,9 @@ def look(
         help="Kind of picture: map (one attention map), heads (all heads), entropy (of every head), or patches "
         "(over an image).")] = None,
     influence: Annotated[bool | None, typer.Option(
-        "--influence/--no-influence", rich_help_panel=OUTPUT_PANEL, show_default="for at most 64 words",
-        help="Compute what each word of the input changes if it is left out. In a long text, groups of neighbouring "
-        "words are left out.")] = None,
+        "--influence/--no-influence", rich_help_panel=OUTPUT_PANEL, show_default="for at most 256 words",
+        help="Compute what each word of the input changes if it is left out. In a text of more than 64 words, groups "
+        "of neighbours are left out; on the page a click on a group computes its words.")] = None,
     terminal: Annotated[bool, typer.Option(
         "--terminal", rich_help_panel=OUTPUT_PANEL, help="Print one attention map in the terminal.")] = False,
     browser: Annotated[bool, typer.Option(
@@ -208,10 +214,8 @@ def _look_at_tracks(folder: str, given: str | None, frame: float | None, columns
     if terminal:
         out = Terminal.of(sys.stdout)
         out.heading(f"Attention between agents (frame {window.frame:g})")
-        rows = [("agent", "attends to", "weight"), *looks_table(view)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        out.beside([["  ".join(escape_unprintable(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
-                     for row in rows]])
+        rows = [tuple(map(escape_unprintable, row)) for row in looks_table(view)]
+        _print_table([("agent", "attends to", "weight"), *rows], out)
         return
     if ending in PICTURE_ENDINGS:
         from regard.inspection.pictures.canvas import render_figure
@@ -282,21 +286,36 @@ def _trace_models(folder: str, other: str | None, given: str | None, target: str
     if any(_reads_images(task) for task in tasks):
         if not all(map(_reads_images, tasks)):
             fail("One model takes images and the other text. Give two models with the same kind of input.")
-        return [_trace_image_file(task, given, name, limit) for task, name in zip(tasks, names, strict=True)], None
-    text = _read_text(given)
+        return [replace(_trace_image_file(task, given, name, limit), heads=_stored_heads(name))
+                for task, name in zip(tasks, names, strict=True)], None
+    text, measured = _read_text(given), [*map(_stored_heads, names)]
     tracers = [partial(_trace_text, task, _model_name(name), beam, max_length, limit)
                for task, name in zip(tasks, names, strict=True)]
     traces = [tracer(text, target=target) for tracer in tracers]
-    return traces, lambda request: tracers[request.trace](request.text, prefix=request.prefix, choice=request.choice,
-                                                          beams=request.beams)
+
+    def what_if(request: "WhatIfRequest") -> "Trace":
+        trace = tracers[request.trace](request.text, prefix=request.prefix, choice=request.choice, beams=request.beams)
+        return replace(trace, heads=measured[request.trace])
+
+    return [replace(trace, heads=one) for trace, one in zip(traces, measured, strict=True)], what_if
+
+
+def _stored_heads(folder: str) -> "MeasuredHeads | None":
+    """What `regard look MODEL --heads` stored of the heads of a model; a note if that cannot be read."""
+    from regard.tasks.heads import read_heads
+
+    try:
+        found = read_heads(folder)
+    except (OSError, ValueError) as error:  # damaged, or a folder that regard did not save
+        say(f"Note: The page does not show what the heads do: {error}")
+        return None
+    return None if found is None else found.traced()
 
 
 def _influence_limit(influence: bool | None) -> int:
     """The number of words up to which the influence of each is computed."""
-    from regard.tasks.traces import INFLUENCE_LIMIT
-
     if influence is None:
-        return INFLUENCE_LIMIT
+        return MAX_INFLUENCE_WORDS
     return sys.maxsize if influence else 0
 
 
@@ -450,8 +469,44 @@ def _print_maps(traces: "Sequence[Trace]") -> None:
         weights = found.weights(MAX_MAP_WORDS)
         terminal.beside([heat_map(weights, found.rows[:MAX_MAP_WORDS], found.columns[:MAX_MAP_WORDS],
                                   width=terminal.width, shades=terminal.shades)])
+        if trace.predictions is not None:
+            _print_predictions(trace.predictions, trace.sides[trace.predictions.side], terminal)
         if trace.influence is not None:
             _print_influence(trace, terminal)
+
+
+def _print_predictions(found: "TracedPredictions", side: "TraceSide", terminal: Terminal) -> None:
+    """Print how probable each word was, which tokens were most probable in its place, and which come next."""
+    units = [((side.text or "")[word.start:word.end], word.first_token, word.last_token) for word in side.words] or [
+        (token, place, place) for place, token in enumerate(side.tokens)]
+    rows = [("word", "probability", "surprisal", "most probable")]
+    for name, first, last in units[:MAX_MAP_WORDS]:
+        likely, own = _likely_tokens(found, first), found.log_probabilities[first]
+        total = sum(log or 0.0 for log in found.log_probabilities[first:last + 1])
+        percent = f"{100 * math.exp(total):.1f} %" if total > math.log(0.001) else "<0.1 %"
+        numbers = ("", "") if own is None else (percent, f"{-total:.2f} nats")
+        if own is not None or likely:
+            rows.append((escape_unprintable(name), *numbers, likely))
+    following = _likely_tokens(found, len(side.tokens))
+    rows += [("(next)", "", "", following)] if following else []
+    terminal.heading("Predictions (from the words before, or of a label)")
+    _print_table(rows, terminal)
+
+
+def _likely_tokens(found: "TracedPredictions", place: int) -> str:
+    """The three most probable tokens at a place, in one line."""
+    if place >= len(found.candidates):
+        return ""
+    pairs = zip(found.candidates[place][:3], found.candidate_log_probabilities[place], strict=False)
+    return ", ".join(f"{escape_unprintable(token.replace('▁', ' ').strip() or token)} {100 * math.exp(log):.0f} %"
+                     for token, log in pairs if log > math.log(0.01))
+
+
+def _print_table(rows: Sequence[tuple[str, ...]], terminal: Terminal) -> None:
+    """Print rows of cells, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    terminal.beside([["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                      for row in rows]])
 
 
 def _print_influence(trace: "Trace", terminal: Terminal) -> None:
@@ -475,10 +530,7 @@ def _print_influence(trace: "Trace", terminal: Terminal) -> None:
     if strongest:
         rows = [(escape_unprintable(target), escape_unprintable(word), f"{value:.1f} nats")
                 for target, word, value in strongest]
-        rows.insert(0, ("output", "depends most on", "it adds"))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        terminal.beside([["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                          for row in rows]])
+        _print_table([("output", "depends most on", "it adds"), *rows], terminal)
 
 
 def _print_words_without_effect(found: "Influence", rows: str, terminal: Terminal) -> None:

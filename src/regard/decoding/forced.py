@@ -1,6 +1,7 @@
 """Forced decoding: a model reads given texts; nothing is chosen.
 
-`forced` returns the log-probability of each token. `with_cross` adds the cross-attention weights to hypotheses: a
+`forced` returns the log-probability of each token, `ranked` also the most probable tokens at each place of one text.
+`with_cross` adds the cross-attention weights to hypotheses: a
 search does not keep them, since it discards nearly all hypotheses of a beam and their weights would fill the memory.
 Reading all tokens at once equals reading them step by step, so these are the weights that the search used.
 
@@ -10,6 +11,7 @@ vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +41,41 @@ def forced(model: GenerativeModel, memory: Memory | None, prompts: Sequence[Sequ
     logs = torch.cat(found, dim=1).tolist()
     return [row[len(prompt) - 1:len(prompt) - 1 + len(text)]
             for row, prompt, text in zip(logs, request.prompts, texts, strict=True)]
+
+
+class RankedTokens(NamedTuple):
+    """What a model predicts while it reads one text of n ids."""
+
+    log_probabilities: list[float]
+    """Of each id after the first: n - 1."""
+    ids: list[list[int]]
+    """The most probable ids after each id of the text, the best first: n rows."""
+    id_log_probabilities: list[list[float]]
+    """The log-probability of each of them."""
+
+
+@torch.no_grad()
+def ranked(model: GenerativeModel, text: Sequence[int], count: int, *, never: Sequence[int] = ()) -> RankedTokens:
+    """Read one text, and rank the tokens at each place.
+
+    Args:
+        count: the number of ids that are kept at each place.
+        never: ids that are not ranked.
+    """
+    request = SearchRequest.of(model, None, [text], (), 0, 0, ())
+    ids_BT, model, found = torch.tensor(request.prompts, device=request.device), honour_hooks(model), list[Tensor]()
+    hidden, best = torch.tensor([*never], dtype=torch.long, device=request.device), list[tuple[Tensor, Tensor]]()
+    state = model.start(None, rows=1, capacity=len(text))
+    for first in range(0, len(text), PREFILL_CHUNK):
+        logits_BnV, state, _ = model.step(state, ids_BT[:, first:first + PREFILL_CHUNK])
+        logs_BnV = logits_BnV.log_softmax(-1, dtype=torch.promote_types(logits_BnV.dtype, torch.float32))
+        next_Bn = ids_BT[:, first + 1:first + 1 + logs_BnV.shape[1]]  # one less at the end of the text
+        found.append(logs_BnV[:, :next_Bn.shape[1]].gather(-1, next_Bn.unsqueeze(-1)).squeeze(-1))
+        values_Bnk, ids_Bnk = logs_BnV.index_fill(-1, hidden, -torch.inf).topk(min(count, logs_BnV.shape[-1]))
+        best.append((ids_Bnk, values_Bnk))
+    [logs] = torch.cat(found, dim=1).tolist()
+    [ids], [id_logs] = (torch.cat(parts, dim=1).tolist() for parts in zip(*best, strict=True))
+    return RankedTokens(logs, ids, id_logs)
 
 
 @torch.no_grad()

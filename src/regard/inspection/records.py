@@ -5,6 +5,7 @@ weights that are given; both answer the same questions.
 
     sequence_record(record, 1)    (B, H, n, N) -> (H, n, N), only the tokens that are not padding
     single_head(record, 3)        (H, n, N) -> (1, n, N)
+    score_parts(record, 3, 0, 1)  the score of one query and one key by dimension
 
 Which tokens are padding follows from the mask: a key that no query may attend to is padding, and in self-attention so
 is its query. Packed sequences count as rows. This file does not know models, nor what the tokens are.
@@ -12,8 +13,10 @@ is its query. Packed sequences count as rows. This file does not know models, no
 Legend: ... leading dimensions, heads last; B rows, H heads, n queries (rows), N keys (columns), M blocks of a map.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -216,6 +219,55 @@ def head_rows(record: AttentionRecord, head: int) -> Callable[[list[int]], Tenso
     if alone is None:
         return lambda indices: record.rows(indices)[head]
     return lambda indices: alone.rows(indices)[0]
+
+
+class ScoreParts(NamedTuple):
+    """The score of one query and one key of a head, and its parts: score = scale · Σ products + bias."""
+
+    products: tuple[float, ...]
+    """q_d · k_d for each dimension d, in double precision."""
+    scale: float
+    bias: float | None
+    """None where nothing is added to the scores."""
+    masked: bool
+    """Whether the query may not attend to the key."""
+    weight: float
+    """What the normaliser makes of the score, among the scores of the row."""
+
+    @property
+    def product(self) -> float:
+        """q · k, the sum of the products."""
+        return math.fsum(self.products)
+
+    @property
+    def score(self) -> float:
+        """The score before the normaliser."""
+        return self.scale * self.product + (self.bias or 0.0)
+
+
+@torch.no_grad()
+def score_parts(record: AttentionRecord, head: int, row: int, column: int) -> ScoreParts | None:
+    """The parts of the score of one query and one key; None if the record has no queries, or scores of another kind.
+
+    Args:
+        record: of shape (H, n, N).
+        head: the number of the head.
+        row: the number of the query.
+        column: the number of the key.
+    """
+    dot = None if isinstance(record, WeightMatrix) else record.problem.score.as_dot(record.problem.query)
+    if isinstance(record, WeightMatrix) or dot is None:
+        return None
+    problem, H = record.problem, record_shape(record)[0]
+    key = problem.key.reshape(-1, *problem.key.shape[-2:])
+    query_D = dot[0].expand(H, -1, -1)[head, row].double()
+    key_D = key[head // (H // len(key)), column].double()
+    block = problem.indices(slice(row, row + 1), slice(column, column + 1))
+    bias, allowed = problem.block_bias(block), problem.allowed(block)
+    return ScoreParts(tuple((query_D * key_D).tolist()), dot[1],
+                      None if bias is None else float(bias.expand(H, 1, 1)[head]),
+                      allowed is not None and not bool(allowed.expand(H, 1, 1)[head]),
+                      float(head_rows(record, head)([row])[0, column]))
 
 
 def recognize_mask(matrix: Tensor) -> Mask | None:

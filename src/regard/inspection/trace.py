@@ -18,7 +18,7 @@ Legend: m, M words of the rows and columns; n, N tokens.
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,10 @@ from regard.inspection.records import record_shape
 from regard.inspection.trace_format import (
     AlignmentPointer,
     GeneratedTokens,
+    MeasuredHeads,
     TracedAttention,
     TracedInfluence,
+    TracedPredictions,
     TracedSearch,
     TraceSide,
 )
@@ -47,6 +49,8 @@ SUFFIX = ".safetensors"
 SELECTION_LIMIT = 1 << 22
 """The number of weights up to which maps are computed only to compare them."""
 _SURROGATE = re.compile("[\\ud800-\\udfff]")
+LeaveOut = Callable[[Sequence[int] | None], TracedInfluence]
+"""From the numbers of some words of the input, or None for all: their influence, each alone or in groups of a few."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +69,10 @@ class Trace:
     alignment: AlignmentPointer | None = None
     search: TracedSearch | None = None
     influence: TracedInfluence | None = None
+    heads: MeasuredHeads | None = None
+    predictions: TracedPredictions | None = None
+    leave_out: LeaveOut | None = None
+    """Computes the influence of some words, as long as the model is loaded; a file does not keep it."""
 
     def __post_init__(self) -> None:
         found = [ConfigProblem(path, "", f": {sentence}") for path, sentence in _trace_problems(self)]
@@ -140,6 +148,10 @@ def _trace_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
         yield from _search_problems(trace.search)
     if trace.influence is not None:
         yield from _influence_problems(trace.influence, trace.sides)
+    if trace.heads is not None:
+        yield from _heads_problems(trace.heads, trace.attentions)
+    if trace.predictions is not None:
+        yield from _prediction_problems(trace.predictions, trace.sides)
 
 
 def _text_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
@@ -151,6 +163,8 @@ def _text_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
     nodes = () if trace.search is None else trace.search.nodes
     texts += [(("search", "nodes", number, "token"), node.token) for number, node in enumerate(nodes)]
     texts += [] if trace.search is None else [(("search", "ranked_by"), trace.search.ranked_by or "")]
+    candidates = () if trace.predictions is None else trace.predictions.candidates
+    texts += [(("predictions", "candidates", number), token) for number, row in enumerate(candidates) for token in row]
     for path, text in texts:
         if not isinstance(text, str):
             yield path, f"expected text, but got {text!r:.60}"
@@ -276,6 +290,45 @@ def _influence_problems(influence: TracedInfluence,
                                                     f"columns, but there are {len(row)}")
         if not all(one is None or math.isfinite(one) for one in row):
             yield ("influence", "values", number), "expected finite numbers"
+
+
+def _heads_problems(measured: MeasuredHeads,
+                    attentions: tuple[TracedAttention, ...]) -> Iterator[tuple[KeyPath, str]]:
+    """The heads of a trace may be those of a part of its attentions, and of others that it does not have."""
+    counts = {one.name: one.heads for one in attentions}
+    if not math.isfinite(measured.loss):
+        yield ("heads", "loss"), f"expected a finite number, but got {measured.loss}"
+    for number, one in enumerate(measured.attentions):
+        path = ("heads", "attentions", number)
+        if len(one.heads) != counts.get(one.name, len(one.heads)):
+            yield (*path, "heads"), (f"{quote(one.name)} has {counts[one.name]} heads in this trace, but there are "
+                                     f"{len(one.heads)}")
+        for place, head in enumerate(one.heads):
+            if not all(map(math.isfinite, (head.cost, head.cost_error, *head.roles.values(), *one.even.values()))):
+                yield (*path, "heads", place), "expected finite numbers"
+            if not {*head.roles, *([head.role] if head.role is not None else [])} <= {*one.even}:
+                yield (*path, "heads", place), "expected a role and roles that `even` has too"
+
+
+def _prediction_problems(predictions: TracedPredictions,
+                         sides: Mapping[str, TraceSide]) -> Iterator[tuple[KeyPath, str]]:
+    if predictions.side not in sides:
+        yield ("predictions", "side"), f"there is no side {quote(predictions.side)}"
+        return
+    logs, count = predictions.log_probabilities, len(sides[predictions.side].tokens)
+    if len(logs) != count:
+        yield ("predictions", "log_probabilities"), (f"expected one for each of the {count} tokens, but there are "
+                                                     f"{len(logs)}")
+    if not all(one is None or math.isfinite(one) for one in logs):
+        yield ("predictions", "log_probabilities"), "expected finite numbers"
+    rows, numbers = predictions.candidates, predictions.candidate_log_probabilities
+    if len(rows) not in (0, count, count + 1):
+        yield ("predictions", "candidates"), (f"expected a row for each of the {count} tokens, and one for the next, "
+                                              f"but there are {len(rows)}")
+    if [*map(len, rows)] != [*map(len, numbers)]:
+        yield ("predictions", "candidate_log_probabilities"), "expected a number for each of the candidates"
+    if not all(math.isfinite(one) for row in numbers for one in row):
+        yield ("predictions", "candidate_log_probabilities"), "expected finite numbers"
 
 
 @dataclass(frozen=True)

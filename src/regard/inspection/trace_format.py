@@ -186,6 +186,56 @@ class TracedInfluence:
 
 
 @dataclass(frozen=True)
+class MeasuredHead:
+    """One attention head of the model, over many sentences."""
+
+    cost: float
+    """The rise of the loss without this head, in nats."""
+    cost_error: float
+    """The standard error of the cost."""
+    roles: Mapping[str, float]
+    """By role the mean attention weight on its places (`regard.inspection.heads`)."""
+    role: str | None = None
+    """The role that the head has, if it has one."""
+
+
+@dataclass(frozen=True)
+class MeasuredAttention:
+    """The heads of one attention of the model, over many sentences."""
+
+    name: str
+    """The name of an attention of the trace."""
+    even: Mapping[str, float]
+    """By role the score of a head that attends to all visible tokens alike."""
+    heads: tuple[MeasuredHead, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredHeads:
+    """What each head of the model does, measured on sentences other than that of the trace."""
+
+    data: str
+    """The name of the sentences, for people."""
+    sentences: int
+    loss: float
+    """The loss of the whole model, in nats."""
+    attentions: tuple[MeasuredAttention, ...]
+
+
+@dataclass(frozen=True)
+class TracedPredictions:
+    """What a model predicts at each place of a text: how probable each token is, and which ones are most probable."""
+
+    side: str
+    log_probabilities: tuple[float | None, ...]
+    """One for each token of the side; None where the model predicts nothing, such as the first token of a text."""
+    candidates: tuple[tuple[str, ...], ...] = ()
+    """The most probable tokens at each place, the best first. One row more than tokens: the last is what comes next."""
+    candidate_log_probabilities: tuple[tuple[float, ...], ...] = ()
+    """One for each candidate."""
+
+
+@dataclass(frozen=True)
 class AttentionEntry:
     """An attention in the header."""
 
@@ -208,7 +258,7 @@ def dump_header(trace: "Trace", facts: Sequence[Mapping[str, Any]]) -> str:
         {"name": one.name, "layer": one.layer, "kind": one.kind, "queries": one.queries, "keys": one.keys,
          "heads": one.heads, **fact} for one, fact in zip(trace.attentions, facts, strict=True)]
     for key, part in (("written", trace.written), ("alignment", trace.alignment), ("search", trace.search),
-                      ("influence", trace.influence)):
+                      ("influence", trace.influence), ("heads", trace.heads), ("predictions", trace.predictions)):
         table[key] = None if part is None else dataclasses.asdict(part)
     return json.dumps(_without_none(table), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -269,38 +319,30 @@ class _SidesReader(ValueReader):
         return TracedImage(entry.height, entry.width, entry.channels, pixels)
 
 
-class _MatrixReader(ValueReader):
-    """Reads rows of numbers, in which null is a number that is not defined."""
+class _SparseNumbersReader(ValueReader):
+    """Reads an array of numbers, in which null is a number that is not defined."""
 
-    expected = "an array of rows, each of numbers or null"
+    expected = "an array of numbers or null"
 
-    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> tuple[tuple[float | None, ...], ...]:
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> tuple[float | None, ...]:
         if not isinstance(value, list):
             found.append(config.value_problem(path, self.expected, value))
             return ()
         number = ScalarReader(float, None)
-        rows = []
-        for index, row in enumerate(value):
-            if not isinstance(row, list):
-                found.append(config.value_problem((*path, index), "an array of numbers or null", row))
-                continue
-            rows.append(tuple(None if one is None else number.read(one, (*path, index, at), found)
-                              for at, one in enumerate(row)))
-        return tuple(rows)
+        return tuple(None if one is None else number.read(one, (*path, at), found) for at, one in enumerate(value))
 
 
-class _InfluenceReader(ValueReader):
-    """Reads the influence of the input on the output."""
+class _NumbersReader(ValueReader):
+    """Reads numbers by names."""
 
-    expected = "an object"
+    expected = "an object with a number for each name"
 
-    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> TracedInfluence | None:
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> dict[str, float]:
         if not isinstance(value, Mapping):
             found.append(config.value_problem(path, self.expected, value))
-            return None
-        already = len(found)
-        read = config.read_keys(_INFLUENCE_KEYS, value, path, found)
-        return None if len(found) > already else TracedInfluence(**read)
+            return {}
+        number = ScalarReader(float, None)
+        return {name: number.read(one, (*path, name), found) for name, one in value.items()}
 
 
 class _MaskReader(ValueReader):
@@ -318,25 +360,36 @@ class _MaskReader(ValueReader):
         return None
 
 
+class _ObjectReader(ValueReader):
+    """Reads an object with these keys."""
+
+    expected = "an object"
+
+    def __init__(self, keys: Mapping[str, KeySpec], made: Any) -> None:
+        self.keys, self.made = keys, made
+
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> Any:
+        if not isinstance(value, Mapping):
+            found.append(config.value_problem(path, self.expected, value))
+            return None
+        already = len(found)
+        read = config.read_keys(self.keys, value, path, found)
+        return None if len(found) > already else self.made(**read)
+
+
 class _ObjectsReader(ValueReader):
     """Reads an array of objects with these keys."""
 
+    expected = "an array of objects"
+
     def __init__(self, keys: Mapping[str, KeySpec], made: Any) -> None:
-        self.keys, self.made, self.expected = keys, made, "an array of objects"
+        self.element = _ObjectReader(keys, made)
 
     def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> tuple[Any, ...]:
         if not isinstance(value, list):
             found.append(config.value_problem(path, self.expected, value))
             return ()
-        return tuple(self._one(part, (*path, number), found) for number, part in enumerate(value))
-
-    def _one(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> Any:
-        if not isinstance(value, Mapping):
-            found.append(config.value_problem(path, "an object", value))
-            return None
-        already = len(found)
-        read = config.read_keys(self.keys, value, path, found)
-        return None if len(found) > already else self.made(**read)
+        return tuple(self.element.read(part, (*path, number), found) for number, part in enumerate(value))
 
 
 @dataclass(frozen=True)
@@ -371,7 +424,21 @@ _SIDE_KEYS = {
 _INFLUENCE_KEYS = {
     "rows": config.type_spec(str, "rows"), "columns": config.type_spec(str, "columns"),
     "tokens": config.type_spec(tuple[tuple[int, ...], ...], "tokens"),
-    "values": KeySpec(_MatrixReader(), optional=False)}
+    "values": KeySpec(config.ArrayReader(_SparseNumbersReader()), optional=False)}
+_MEASURED_HEAD_KEYS = {
+    "cost": config.type_spec(float, "cost"), "cost_error": config.type_spec(float, "cost_error"),
+    "roles": KeySpec(_NumbersReader(), optional=False), "role": _optional_key(str | None)}
+_MEASURED_ATTENTION_KEYS = {
+    "name": config.type_spec(str, "name"), "even": KeySpec(_NumbersReader(), optional=False),
+    "heads": KeySpec(_ObjectsReader(_MEASURED_HEAD_KEYS, MeasuredHead), optional=False)}
+_MEASURED_KEYS = {
+    "data": config.type_spec(str, "data"), "sentences": config.type_spec(int, "sentences"),
+    "loss": config.type_spec(float, "loss"),
+    "attentions": KeySpec(_ObjectsReader(_MEASURED_ATTENTION_KEYS, MeasuredAttention), optional=False)}
+_PREDICTION_KEYS = {
+    "side": config.type_spec(str, "side"), "log_probabilities": KeySpec(_SparseNumbersReader(), optional=False),
+    "candidates": _optional_key(tuple[tuple[str, ...], ...]),
+    "candidate_log_probabilities": _optional_key(tuple[tuple[float, ...], ...])}
 _ATTENTION_KEYS = {
     **{key: config.type_spec(str, key) for key in ("name", "queries", "keys")},
     "heads": config.type_spec(int, "heads"), "layer": config.type_spec(int | None, "layer"),
@@ -383,7 +450,9 @@ _HEADER_KEYS = {
     "attentions": KeySpec(_ObjectsReader(_ATTENTION_KEYS, AttentionEntry), optional=False),
     "written": _optional_key(GeneratedTokens | None), "alignment": _optional_key(AlignmentPointer | None),
     "search": _optional_key(TracedSearch | None),
-    "influence": KeySpec(_InfluenceReader(), optional=True, required=False)}
+    "influence": KeySpec(_ObjectReader(_INFLUENCE_KEYS, TracedInfluence), optional=True, required=False),
+    "heads": KeySpec(_ObjectReader(_MEASURED_KEYS, MeasuredHeads), optional=True, required=False),
+    "predictions": KeySpec(_ObjectReader(_PREDICTION_KEYS, TracedPredictions), optional=True, required=False)}
 
 
 def _side_table(side: TraceSide) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from regard.data.filters import is_blank
-from regard.inspection.page.document import load_bundle, page_html, plain_table
+from regard.inspection.page.document import page_html, page_policy, plain_table
 from regard.serving.context import ServerContext
 from regard.serving.jobs import (
     BEAMS,
@@ -169,10 +169,9 @@ def add_routes(app: FastAPI, server: ServerContext) -> None:
         found = server.downloads.take(token, keep=True)
         if found is None or found.once:
             raise HttpError(404, "The page is not there: ten minutes have passed.")
-        bundle = load_bundle()
         body = await asyncio.get_running_loop().run_in_executor(None, found.path.read_bytes)
         return Response(body, media_type="text/html; charset=utf-8", headers={
-            "Content-Security-Policy": f"{bundle.policy()}; frame-ancestors 'none'", "Cache-Control": "no-store"})
+            "Content-Security-Policy": f"{page_policy(body)}; frame-ancestors 'none'", "Cache-Control": "no-store"})
 
     @app.get("/api/v1/models", tags=TAGS, summary="The models that are served")
     async def models(request: Request) -> Response:

@@ -99,7 +99,7 @@ class Classifier(LabelTask):
         return super()._probabilities(rows)
 
     def influence(self, given: str | Tensor, label: str | None = None, *,
-                  words: Iterable[int] | None = None) -> "Influence":
+                  words: Iterable[int | Sequence[int]] | None = None) -> "Influence":
         """How much each word of a text, or each patch of an image, matters for the label.
 
         The model reads the text without each word, or the image with each patch in grey; the difference of the
@@ -108,8 +108,8 @@ class Classifier(LabelTask):
         Args:
             given: a text, or an image (C, H, W) as for `classify`.
             label: the name of a label; by default the most probable one.
-            words: the numbers of the words, or patches, that are left out, from 0, each alone. By default all are; of
-                more than 64, groups of neighbours.
+            words: the numbers of the words, or patches, that are left out, from 0, each alone; numbers in a tuple are
+                left out together. By default all are left out; of more than 64, groups of neighbours.
         """
         from regard.tasks.influence import label_influence
 

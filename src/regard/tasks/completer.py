@@ -172,7 +172,7 @@ class Completer(TextTask):
         self._notify_completions(rows, ordered)
         return ordered
 
-    def influence(self, given: str | Completion, *, words: Iterable[int] | None = None) -> "Influence":
+    def influence(self, given: str | Completion, *, words: Iterable[int | Sequence[int]] | None = None) -> "Influence":
         """How much each word of a context matters for the words after it.
 
         The model reads the words once with the whole context and once without each word of it; the difference of the
@@ -181,8 +181,8 @@ class Completer(TextTask):
         Args:
             given: a text, whose words have an influence on its later words; or a result of `complete`, whose
                 prompt has one on the generated text.
-            words: the numbers of the words that are left out, from 0, each alone. By default all are; in a context of
-                more than 64 words, groups of neighbours.
+            words: the numbers of the words that are left out, from 0, each alone; numbers in a tuple are left out
+                together. By default all are left out; in a context of more than 64 words, groups of neighbours.
         """
         from regard.tasks.influence import language_influence
 

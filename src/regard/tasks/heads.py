@@ -48,6 +48,7 @@ from regard.inspection.heads import (
     zeroed_head,
 )
 from regard.inspection.recorder import AttentionModule, find_attention_modules
+from regard.inspection.trace_format import MeasuredAttention, MeasuredHead, MeasuredHeads
 from regard.inspection.watch import patch_side
 from regard.models.vision import ImageClassifier
 from regard.storage import folder as folders
@@ -167,6 +168,15 @@ class HeadReport:
                        int(table["skipped"]), str(table["data"]), table["weights_sha256"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a key is missing or of another type ({type(error).__name__}: {error})") from None
+
+    def traced(self) -> MeasuredHeads:
+        """The report in the form of a trace, which the page shows."""
+        entries = dict[str, list[MeasuredHead]]()
+        for one in self.heads:
+            entries.setdefault(one.attention, []).append(
+                MeasuredHead(one.cost, one.cost_error, dict(one.roles), one.role))
+        attentions = [MeasuredAttention(name, dict(self.even[name]), tuple(heads)) for name, heads in entries.items()]
+        return MeasuredHeads(self.data, self.sentences, self.loss, tuple(attentions))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write heads.json into the folder of the model that was measured, and return its path."""

@@ -11,7 +11,8 @@
 The output stays as it is: the model reads it once with the whole input and once without each word, n + 1 forced passes
 in one batch. Attention says where a model looks; this says what would change. The words are those of alignments. The
 ids of a word are removed from the input, so that nothing else is tokenized differently. A text of more than MAX_GROUPS
-words is left out in groups of neighbours, which the argument `words` refines.
+words is left out in groups of neighbours, which the argument `words` refines: `words=found.groups[3]` leaves out each
+word of a group alone, `words=[(0, 1), (2, 3)]` leaves out pairs.
 
 Leaving out has limits: what remains may be ungrammatical, which has an effect of its own, and of two words that say the
 same each alone seems to have none.
@@ -53,6 +54,9 @@ GREY = 0.0
 """What the pixels of a patch become: the middle of the range from -1 to 1."""
 TRACE_DECIMALS = 4
 Groups = tuple[tuple[int, ...], ...]
+WordChoice = Iterable[int | Sequence[int]] | None
+"""The words that are left out: the number of one, or the numbers of several that are left out together; None for all.
+"""
 ResultT = TypeVar("ResultT")
 
 
@@ -180,20 +184,27 @@ class TokenInfluence(NamedTuple):
         return TracedInfluence(rows, columns, self.tokens, _as_rows(self.values, TRACE_DECIMALS))
 
 
-def word_groups(count: int, chosen: Iterable[int] | None = None, argument: str = "words") -> Groups:
+def word_groups(count: int, chosen: WordChoice = None, argument: str = "words") -> Groups:
     """The numbers of the words that are left out together: each alone, or neighbours if there are over MAX_GROUPS.
 
     Args:
-        chosen: the numbers of words that are left out, each alone; the others are kept.
+        count: the number of words.
+        chosen: the numbers of words that are left out, each alone, or groups of numbers; the others are kept.
     """
-    if chosen is not None:
-        numbers = tuple(chosen)
-        for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
-                raise checks.wrong(argument, f"numbers of the {checks.plural(count, 'word')}, from 0", repr(number))
-        return tuple((number,) for number in numbers)
-    size = max(1, -(-count // MAX_GROUPS))
-    return tuple(tuple(range(first, min(first + size, count))) for first in range(0, count, size))
+    if chosen is None:
+        return even_groups(range(count))
+    groups = tuple(tuple(one) if isinstance(one, Sequence) else (one,) for one in chosen)
+    for number in (number for group in groups for number in group or (None,)):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+            raise checks.wrong(argument, f"numbers of the {checks.plural(count, 'word')}, from 0, or groups of them",
+                               "an empty group" if number is None else repr(number))
+    return groups
+
+
+def even_groups(numbers: Sequence[int]) -> Groups:
+    """These numbers, each alone; if there are over MAX_GROUPS, in groups of neighbours of one size."""
+    size = max(1, -(-len(numbers) // MAX_GROUPS))
+    return tuple(tuple(numbers[first:first + size]) for first in range(0, len(numbers), size))
 
 
 def block_groups(grid: tuple[int, int]) -> Groups:
@@ -210,7 +221,7 @@ def block_groups(grid: tuple[int, int]) -> Groups:
 
 @torch.inference_mode()
 def translation_tokens(translator: Translator, source: Sequence[int], words: Sequence[Word], target: Sequence[int],
-                       chosen: Iterable[int] | None = None) -> TokenInfluence:
+                       chosen: WordChoice = None) -> TokenInfluence:
     """The influence of the words of a source, which has these ids, on the ids of a target."""
     start = translator.start_id()
     check_lengths("text", [source], max_positions(translator.model.encoder))
@@ -225,7 +236,7 @@ def translation_tokens(translator: Translator, source: Sequence[int], words: Seq
 
 @torch.inference_mode()
 def completion_tokens(completer: Completer, prompt: Sequence[int], words: Sequence[Word], target: Sequence[int],
-                      chosen: Iterable[int] | None = None) -> TokenInfluence:
+                      chosen: WordChoice = None) -> TokenInfluence:
     """The influence of the words of a prompt on the ids of its continuation."""
     completer.check_eval_mode()
     return _leave_out(completer, prompt, _token_groups(words, chosen), lambda rows: forced(
@@ -234,7 +245,7 @@ def completion_tokens(completer: Completer, prompt: Sequence[int], words: Sequen
 
 @torch.inference_mode()
 def text_tokens(completer: Completer, ids: Sequence[int], words: Sequence[Word],
-                chosen: Iterable[int] | None = None) -> TokenInfluence:
+                chosen: WordChoice = None) -> TokenInfluence:
     """The influence of the words of a text on the tokens after them; the model reads the first id without a guess."""
     completer.check_eval_mode()
     tokens = _token_groups(words, chosen)
@@ -258,7 +269,7 @@ def text_tokens(completer: Completer, ids: Sequence[int], words: Sequence[Word],
 
 @torch.inference_mode()
 def label_tokens(classifier: Classifier, row: Sequence[int], words: Sequence[Word], label: int,
-                 chosen: Iterable[int] | None = None) -> TokenInfluence:
+                 chosen: WordChoice = None) -> TokenInfluence:
     """The influence of the words of a text, which has these ids, on the label with this number."""
     def work(rows: Ids) -> list[list[float]]:
         return _log_probabilities(classifier.model(classifier.tokens(rows)))[:, label:label + 1].tolist()
@@ -268,7 +279,7 @@ def label_tokens(classifier: Classifier, row: Sequence[int], words: Sequence[Wor
 
 @torch.inference_mode()
 def labelled_tokens(labeller: Labeller, tokens: Sequence[str],
-                    chosen: Iterable[int] | None = None) -> TokenInfluence:
+                    chosen: WordChoice = None) -> TokenInfluence:
     """The influence of tokens on the labels of the others: rows and columns are numbered as the ids of the tokens."""
     ids, first = labeller.token_ids(tokens)
     check_lengths("text", [ids], labeller.max_positions())
@@ -293,7 +304,7 @@ def labelled_tokens(labeller: Labeller, tokens: Sequence[str],
 
 @torch.inference_mode()
 def patch_tokens(classifier: Classifier, image: Tensor, label: int,
-                 chosen: Iterable[int] | None = None) -> TokenInfluence:
+                 chosen: WordChoice = None) -> TokenInfluence:
     """The influence of the patches of an image (C, H, W), scaled as in training, on the label with this number."""
     patches = next(module for module in classifier.model.modules() if isinstance(module, PatchEmbedding))
     size, across = patches.patch, patches.size[1] // patches.patch
@@ -317,7 +328,7 @@ def patch_tokens(classifier: Classifier, image: Tensor, label: int,
 # The methods of tasks
 
 def translation_influence(translator: Translator, text: str, translation: Translation | str | None,
-                          chosen: Iterable[int] | None) -> Influence:
+                          chosen: WordChoice) -> Influence:
     """`Translator.influence`, for a translator of one direction."""
     check_text(text)
     if isinstance(translation, str):
@@ -335,7 +346,7 @@ def translation_influence(translator: Translator, text: str, translation: Transl
     return Influence.of(target, TraceSide((), text, tuple(words)), result.tokens, result.values)
 
 
-def language_influence(completer: Completer, given: str | Completion, chosen: Iterable[int] | None) -> Influence:
+def language_influence(completer: Completer, given: str | Completion, chosen: WordChoice) -> Influence:
     """`Completer.influence`."""
     tokenizer = completer.text_tokenizer()
     if isinstance(given, Completion):
@@ -355,7 +366,7 @@ def language_influence(completer: Completer, given: str | Completion, chosen: It
 
 
 def label_influence(classifier: Classifier, given: str | Tensor, label: str | None,
-                    chosen: Iterable[int] | None) -> Influence:
+                    chosen: WordChoice) -> Influence:
     """`Classifier.influence`."""
     names = classifier.label_names()
     if isinstance(given, Tensor):
@@ -379,7 +390,7 @@ def label_influence(classifier: Classifier, given: str | Tensor, label: str | No
 
 
 def labelling_influence(labeller: Labeller, text: str, tokens: Sequence[str], spans: Sequence[Span],
-                        chosen: Iterable[int] | None) -> Influence:
+                        chosen: WordChoice) -> Influence:
     """`Labeller.influence`, for the tokens of a text."""
     found = labelled_tokens(labeller, tokens, chosen)
     labels = labeller.label_names()
@@ -441,7 +452,7 @@ def _of_readable(task: Task, rows: list[list[int]], work: Callable[[list[list[in
     return [next(found) if row else None for row in rows]
 
 
-def _token_groups(words: Sequence[Word], chosen: Iterable[int] | None) -> Groups:
+def _token_groups(words: Sequence[Word], chosen: WordChoice) -> Groups:
     return tuple(tuple(token for number in some for token in
                        range(words[number].first_token, words[number].last_token + 1))
                  for some in word_groups(len(words), chosen))
@@ -467,11 +478,15 @@ def _units(side: TraceSide) -> list[tuple[int, int, Word | None]]:
 
 def _column(side: TraceSide, tokens: tuple[int, ...]) -> _Column:
     """The words of a side that these tokens are, or their patches."""
+    inside = {*tokens}
     numbers = tuple(number for number, word in enumerate(side.words)
-                    if word.first_token <= tokens[-1] and tokens[0] <= word.last_token)
+                    if not inside.isdisjoint(range(word.first_token, word.last_token + 1)))
     if numbers:
-        span = Span(side.words[numbers[0]].start, side.words[numbers[-1]].end)
-        return _Column((side.text or "")[span.start:span.end], numbers, span)
+        text, span = side.text or "", Span(side.words[numbers[0]].start, side.words[numbers[-1]].end)
+        if numbers == tuple(range(numbers[0], numbers[-1] + 1)):
+            return _Column(text[span.start:span.end], numbers, span)
+        names = [text[side.words[number].start:side.words[number].end] for number in numbers]
+        return _Column(" … ".join(names), numbers, span)
     first, last = side.tokens[tokens[0]], side.tokens[tokens[-1]]
     return _Column(first if first == last else f"{first} to {last}", tuple(token - side.lead for token in tokens), None)
 

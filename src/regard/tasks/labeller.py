@@ -152,7 +152,8 @@ class Labeller(LabelTask):
         """The probabilities of all labels for each token, (tokens, labels), on the CPU."""
         return [probabilities for probabilities, _ in self._token_probabilities(sequences, batch_tokens)]
 
-    def influence(self, text: str, *, tokenized: bool = False, words: Iterable[int] | None = None) -> "Influence":
+    def influence(self, text: str, *, tokenized: bool = False,
+                  words: Iterable[int | Sequence[int]] | None = None) -> "Influence":
         """How much each token of a text matters for the labels of the others.
 
         The model labels the text without each token; the difference of the log-probabilities of the labels is the
@@ -160,8 +161,8 @@ class Labeller(LabelTask):
 
         Args:
             tokenized: whether the words of the text are separated by spaces already, punctuation marks too.
-            words: the numbers of the tokens that are left out, from 0, each alone. By default all are; of more than 64,
-                groups of neighbours.
+            words: the numbers of the tokens that are left out, from 0, each alone; numbers in a tuple are left out
+                together. By default all are left out; of more than 64, groups of neighbours.
         """
         from regard.tasks.influence import labelling_influence
 

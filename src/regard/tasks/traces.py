@@ -8,15 +8,18 @@
     trace_image(classifier, image)                          an image, in patches
 
 `regard look` uses these functions: they show more than `regard.watch`, such as the search tree, another result of the
-search, another prefix, or the influence of each word (`influence_limit`).
+search, another prefix, the influence of each word (`influence_limit`), or what a model predicts at each place. While
+the model is loaded, `trace.leave_out(words)` computes the influence of some words, such as those of a group.
 
 The `replay_...` functions are what a task tells its observers (`Task.notify`): the tokens that its model read and
 wrote, and how to read them once more. A generated text is read teacher-forced, all tokens at once, which gives the same
 attention weights: row i of the map of a translation is the attention from which token i was predicted.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -26,7 +29,7 @@ from regard import checks
 from regard.data.filters import is_blank
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer, Word
 from regard.data.tokenizer.units import token_spans
-from regard.decoding.forced import forced
+from regard.decoding.forced import forced, ranked
 from regard.decoding.request import Hypothesis
 from regard.decoding.tree import SearchTree, beam_tree
 from regard.inspection.recorder import CROSS, find_attention_modules
@@ -35,6 +38,8 @@ from regard.inspection.trace_format import (
     GeneratedTokens,
     SearchNode,
     TracedImage,
+    TracedInfluence,
+    TracedPredictions,
     TracedSearch,
     TraceSide,
 )
@@ -53,8 +58,11 @@ from regard.tasks.completer import Completer
 from regard.tasks.filler import BLANK_PATTERN, Filler
 from regard.tasks.influence import (
     MAX_GROUPS,
+    TRACE_DECIMALS,
+    Groups,
     TokenInfluence,
     completion_tokens,
+    even_groups,
     label_tokens,
     labelled_tokens,
     patch_tokens,
@@ -63,7 +71,7 @@ from regard.tasks.influence import (
 )
 from regard.tasks.labeller import Labeller, Labelling
 from regard.tasks.search import Beam, GeneratedText, SearchInputs
-from regard.tasks.task import Task, check_lengths, max_positions
+from regard.tasks.task import Task, check_lengths, ids_without_token, max_positions
 from regard.tasks.translator import Translator
 from regard.tokens import Tokens
 
@@ -72,7 +80,11 @@ TITLE_LENGTH = 80
 SOURCE, TARGET, READ, TEXT, WRITTEN, IMAGE = "source", "target", "read", "text", "written", "image"
 LABELS, LABEL = "labels", "label"
 INFLUENCE_LIMIT = MAX_GROUPS
-"""The number of input words up to which `regard look` computes the influence of each."""
+"""The default number of input words up to which the influence is computed: each word is left out alone."""
+CANDIDATES = 5
+"""The number of tokens that predictions name at each place."""
+MAX_RANKED_TOKENS = 4096
+"""The number of tokens up to which predictions name tokens at each place; in a longer text only after its end."""
 ATTENTION_SIDES = {"encoder.self": (SOURCE, SOURCE), "decoder.self": (TARGET, READ), "decoder.cross": (TARGET, SOURCE)}
 
 
@@ -155,18 +167,19 @@ def trace_completion(completer: Completer, text: str, *, max_length: int = 0, be
         first = [] if completer.special.cls is None else [completer.special.cls]
         ids = [*first, *tokenizer.encode(text)]
         check_lengths("text", [ids], max_positions(completer.model.decoder))
-        trace = _make_trace(completer, replay_sequence(completer, ids, text), name)
+        trace = _with_predictions(_make_trace(completer, replay_sequence(completer, ids, text), name), completer, ids)
         words = trace.sides[TEXT].words
         return _with_influence(trace, len(words), influence_limit, TEXT, TEXT,
-                               lambda: text_tokens(completer, ids, words))
+                               lambda chosen: text_tokens(completer, ids, words, chosen))
     strategy = _RecordedBeam.of(beams, max_length)
     [found] = completer.search([text], strategy)
     tree = _search_tree(strategy, tokenizer)
-    trace = _make_trace(completer, replay_completion(completer, found.prompt_ids, found), name, tree)
+    trace = _with_predictions(_make_trace(completer, replay_completion(completer, found.prompt_ids, found), name, tree),
+                              completer, [*found.prompt_ids, *found.ids])
     words = tuple(tokenizer.decoded_words(found.prompt_ids))
     target = [*found.ids, *([] if found.cut else completer.end_ids()[:1])]
     return _with_influence(trace, len(words) if WRITTEN in trace.sides else 0, influence_limit, WRITTEN, TEXT,
-                           lambda: completion_tokens(completer, found.prompt_ids, words, target))
+                           lambda chosen: completion_tokens(completer, found.prompt_ids, words, target, chosen))
 
 
 def trace_input(task: Filler | Classifier | Labeller | Embedder, text: str, *, name: str = "",
@@ -181,21 +194,24 @@ def trace_input(task: Filler | Classifier | Labeller | Embedder, text: str, *, n
         tokens = [text[span.start:span.end] for span in token_spans(text, task.unit,
                                                                     split_punctuation=task.splits_punctuation)]
         check_lengths("text", [task.token_ids(tokens).ids], task.max_positions())
-        trace = _make_trace(task, replay_labelled(task, tokens, text), name)
-        return _with_influence(trace, len(tokens), influence_limit, LABELS, TEXT, lambda: labelled_tokens(task, tokens))
+        trace = _with_label_predictions(_make_trace(task, replay_labelled(task, tokens, text), name), task, tokens)
+        return _with_influence(trace, len(tokens), influence_limit, LABELS, TEXT,
+                               lambda chosen: labelled_tokens(task, tokens, chosen))
     if isinstance(task, Filler) and BLANK_PATTERN.search(text):
         ids = task.encode_blanks(text)
     else:
         [ids] = task.encode_texts([text])
     trace = _make_trace(task, replay_sequence(task, ids, text), name)
     words = trace.sides[TEXT].words
-    if not isinstance(task, Classifier) or not 0 < len(words) <= influence_limit:
+    if isinstance(task, Filler):
+        return _with_blank_predictions(trace, task, ids)
+    if not isinstance(task, Classifier) or not influence_limit:
         return trace
     with torch.inference_mode():
         probabilities = task._probabilities([ids])[0]
     label = int(probabilities.argmax())
     return _with_influence(_with_label(trace, task, probabilities), len(words), influence_limit, LABEL, TEXT,
-                           lambda: label_tokens(task, ids, words, label))
+                           lambda chosen: label_tokens(task, ids, words, label, chosen))
 
 
 def trace_image(classifier: Classifier, image: Tensor, *, title: str = "", name: str = "",
@@ -210,8 +226,9 @@ def trace_image(classifier: Classifier, image: Tensor, *, title: str = "", name:
     if not influence_limit:
         return trace
     probabilities = classifier._image_probabilities(image.unsqueeze(0))[0]
-    found = patch_tokens(classifier, image, int(probabilities.argmax()))
-    return replace(_with_label(trace, classifier, probabilities), influence=found.traced(LABEL, IMAGE))
+    label = int(probabilities.argmax())
+    return _with_influence(_with_label(trace, classifier, probabilities), 1, influence_limit, LABEL, IMAGE,
+                           lambda chosen: patch_tokens(classifier, image, label, chosen))
 
 
 def _trace_pair(translator: Translator, text: str, found: Hypothesis | GeneratedText, name: str,
@@ -223,7 +240,7 @@ def _trace_pair(translator: Translator, text: str, found: Hypothesis | Generated
                         tree)
     words, target = trace.sides[SOURCE].words, [*found.ids, *([] if found.cut else translator.end_ids()[:1])]
     return _with_influence(trace, len(words), influence_limit, TARGET, SOURCE,
-                           lambda: translation_tokens(translator, source, words, target))
+                           lambda chosen: translation_tokens(translator, source, words, target, chosen))
 
 
 def _make_trace(task: Task, replay: Replay, name: str, tree: TracedSearch | None = None) -> Trace:
@@ -238,17 +255,74 @@ def _make_trace(task: Task, replay: Replay, name: str, tree: TracedSearch | None
 
 
 def _with_influence(trace: Trace, words: int, limit: int, rows: str, columns: str,
-                    compute: Callable[[], TokenInfluence]) -> Trace:
-    """The trace with the influence between two sides, if there are words and not more than the limit."""
-    return replace(trace, influence=compute().traced(rows, columns)) if 0 < words <= limit else trace
+                    compute: Callable[[Groups | None], TokenInfluence]) -> Trace:
+    """The trace with the influence between two sides, if there are not more words than the limit.
+
+    If there are words at all, it can compute the influence of some of them later.
+    """
+    if not words:
+        return trace
+
+    def leave_out(numbers: Sequence[int] | None = None) -> TracedInfluence:
+        return compute(None if numbers is None else even_groups(numbers)).traced(rows, columns)
+
+    return replace(trace, leave_out=leave_out, influence=leave_out() if words <= limit else None)
 
 
 def _with_label(trace: Trace, classifier: Classifier, probabilities: Tensor) -> Trace:
-    """The trace with the most probable label as a side of its own."""
-    best, number = probabilities.max(dim=-1)
-    label = classifier.label_names()[int(number)]
-    side = TraceSide((label,), label, (Word(0, len(label), 0, 0),))
-    return replace(trace, sides={**trace.sides, LABEL: side}, written=GeneratedTokens(LABEL, (float(best.log()),)))
+    """The trace with the most probable label as a side of its own, and the labels after it."""
+    names, best = classifier.label_names(), probabilities.topk(min(CANDIDATES, len(probabilities)))
+    labels, [logs] = [names[number] for number in best.indices.tolist()], _rounded([best.values.log().tolist()])
+    side = TraceSide((labels[0],), labels[0], (Word(0, len(labels[0]), 0, 0),))
+    return replace(trace, sides={**trace.sides, LABEL: side}, written=GeneratedTokens(LABEL, logs[:1]),
+                   predictions=TracedPredictions(LABEL, logs[:1], (tuple(labels[:len(logs)]),), (logs,)))
+
+
+def _with_predictions(trace: Trace, completer: Completer, ids: Sequence[int]) -> Trace:
+    """The trace with what a language model predicts at each place of its text, and after it."""
+    tokenizer = completer.text_tokenizer()
+    completer.check_eval_mode()
+    found = ranked(completer.model, ids, CANDIDATES,  # type: ignore[arg-type]
+                   never=ids_without_token(tokenizer, completer.vocabularies[-1]))
+    skipped = 0 if len(ids) <= MAX_RANKED_TOKENS else len(ids) - 1
+    rows = [(), *([()] * skipped), *_rounded(found.id_log_probabilities[skipped:])]
+    pieces = [(), *([()] * skipped), *map(tokenizer.pieces, found.ids[skipped:])]
+    own = [round(one, TRACE_DECIMALS) if math.isfinite(one) else None for one in found.log_probabilities]
+    return replace(trace, predictions=TracedPredictions(
+        TEXT, (None, *own), tuple(tuple(names[:len(row)]) for names, row in zip(pieces, rows, strict=True)),
+        tuple(rows)))
+
+
+def _with_blank_predictions(trace: Trace, filler: Filler, ids: Sequence[int]) -> Trace:
+    """The trace with the most probable tokens of each blank, if there are blanks."""
+    if filler.special.mask is None or filler.special.mask not in ids:
+        return trace
+    tokenizer, special = filler.text_tokenizer(), {*filler.special.ids()}
+    special |= {*ids_without_token(tokenizer, filler.vocabularies[-1])}
+    blanks = iter(filler._guesses([ids], CANDIDATES + len(special))[0])
+    rows = [[guess for guess in (next(blanks) if id_ == filler.special.mask else ())
+             if guess.id not in special and guess.probability > 0][:CANDIDATES] for id_ in ids]
+    names = tuple(tuple(tokenizer.pieces([guess.id for guess in row])) for row in rows)
+    logs = _rounded([[math.log(guess.probability) for guess in row] for row in rows])
+    return replace(trace, predictions=TracedPredictions(TEXT, (None,) * len(ids), names, logs))
+
+
+def _with_label_predictions(trace: Trace, labeller: Labeller, tokens: Sequence[str]) -> Trace:
+    """The trace with the probability of the label of each token, and of other labels."""
+    names, [probabilities] = labeller.label_names(), labeller.label_probabilities([tokens])
+    best = probabilities.topk(min(CANDIDATES, len(names)))
+    own = dict(zip(labeller.token_ids(tokens).first, range(len(tokens)), strict=True))
+    logs, labels = _rounded(best.values.log().tolist()), best.indices.tolist()
+    places = [own.get(place) for place in range(len(trace.sides[LABELS].tokens))]
+    return replace(trace, predictions=TracedPredictions(
+        LABELS, tuple(None if at is None else logs[at][0] for at in places),
+        tuple(() if at is None else tuple(names[number] for number in labels[at][:len(logs[at])]) for at in places),
+        tuple(() if at is None else logs[at] for at in places)))
+
+
+def _rounded(rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    """Log-probabilities as a trace has them; a row ends before the first that is not finite."""
+    return tuple(tuple(round(one, TRACE_DECIMALS) for one in takewhile(math.isfinite, row)) for row in rows)
 
 
 def _search_tree(strategy: _RecordedBeam, tokenizer: Tokenizer, prefix: Sequence[int] = (),

@@ -489,7 +489,7 @@ class Translator(Task, TranslatorMixin):
         return self.into(to)._align_pairs(pairs, layer)
 
     def influence(self, text: str, translation: "Translation | str | None" = None, *,
-                  words: Iterable[int] | None = None, to: str | None = None) -> "Influence":
+                  words: Iterable[int | Sequence[int]] | None = None, to: str | None = None) -> "Influence":
         """How much each word of a text matters for each word of its translation.
 
         The model reads the translation with the whole text and without each word; the difference of the
@@ -498,8 +498,8 @@ class Translator(Task, TranslatorMixin):
         Args:
             translation: a text, or a result of `translate`, of which exactly the generated tokens are read; by default
                 what `translate` returns.
-            words: the numbers of the words that are left out, from 0, each alone. By default all are; in a text of more
-                than 64 words, groups of neighbours.
+            words: the numbers of the words that are left out, from 0, each alone; numbers in a tuple are left out
+                together. By default all are left out; in a text of more than 64 words, groups of neighbours.
             to: the target language, if the model has several.
         """
         from regard.tasks.influence import translation_influence

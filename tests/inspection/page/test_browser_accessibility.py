@@ -65,6 +65,19 @@ def test_axe_finds_no_violation_in_what_is_read(chromium, tmp_path, dark, size):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("dark", "size"), [(True, (1440, 900)), (False, (390, 844))])
+@pytest.mark.parametrize("name", ["predicted", "labelled", "in_groups", "classified", "patched"])
+def test_axe_finds_no_violation_in_a_text(chromium, filed, name, dark, size):
+    with browser_visits.visiting(chromium, filed(getattr(reading_examples, name)()), dark=dark, size=size) as visit:
+        for state in ({}, {"word": "t2"}, {"word": "s1"}):
+            page = visit.open("read", **state)
+            page.wait_for_selector(".w, canvas.picture")
+            page.wait_for_timeout(200)  # transitions
+            assert_no_violation(page)
+            assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.thorough
 def test_axe_finds_no_violation_in_an_answer(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("try")

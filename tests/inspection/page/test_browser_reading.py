@@ -5,6 +5,7 @@ import html
 import io
 import math
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import browser_visits
@@ -16,7 +17,7 @@ from reading_examples import LOGS, LOOKED, MATTERED, SOURCE, TARGET
 
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
-from regard.inspection.trace_format import TracedAttention, TraceSide
+from regard.inspection.trace_format import TracedAttention, TracedInfluence, TracedPredictions, TraceSide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 SCREENS = {"desk": (1440, 900), "phone": (390, 844)}
@@ -295,6 +296,139 @@ def test_a_rival_is_forced_where_there_is_a_model(chromium):
         page.wait_for_selector("#view.try .result h2")
         assert asked[-1].text == "The three cats slept ."
         assert page.locator(".result del").count() == 0  # the same output: nothing to strike out
+
+
+def nats(page):
+    """What stands under each source word, in nats; 0 for no effect."""
+    told = page.locator(".line.source .cell small").all_inner_texts()
+    return [0.0 if text == "no effect" else browser_visits.number(text.split()[0]) for text in told]
+
+
+def test_a_click_on_a_group_leaves_out_each_of_its_words(chromium):
+    """What is shown then is what a loop over the words says; the groups share their sums before."""
+    trace = reading_examples.in_groups(leave_out=reading_examples.leave_out)
+    sums = [sum(max(0.0, row[j] or 0.0) for row in MATTERED[:5]) for j in range(5)]
+    with (PageServer([trace]) as server,
+          browser_visits.visiting(chromium, server.address, size=SCREENS["desk"]) as visit):
+        page = visit.open("read")
+        page.wait_for_selector(".ribbons path")
+        assert page.locator(".line.source .grouped").all_inner_texts() == SOURCE
+        title = page.locator(".line.source .cell small").first.get_attribute("title")
+        assert "2 words" in title
+        before = nats(page)
+        assert before[0] == before[1]
+        page.locator(".line.source .w", has_text="slept").click()
+        browser_visits.until(page, "() => document.querySelectorAll('.line.source .grouped').length === 2")
+        assert page.locator('.w[aria-pressed="true"]').all_inner_texts() == ["slept"]
+        assert page.evaluate("() => document.activeElement.textContent") == "slept"
+        page.locator(".line.source .w", has_text="two").click()
+        browser_visits.until(page, "() => !document.querySelector('.line.source .grouped')")
+        for shown, want in zip(nats(page), sums, strict=True):
+            assert shown == pytest.approx(want if want > 0.3 else 0.0, abs=0.51 if want >= 9.95 else 0.051)
+        assert "two" in page.locator(".verdict").inner_text()
+        asked = [url for url in visit.asked if url.endswith("influence.json")]
+        assert len(asked) == 2
+
+
+def test_a_group_in_a_file_says_how_many_words_and_the_command(chromium, filed):
+    with browser_visits.visiting(chromium, filed(reading_examples.in_groups())) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".ribbons path")
+        title = page.locator(".line.source .cell small").nth(3).get_attribute("title")
+        assert "3 words" in title
+        assert "regard look my-model TEXT" in title
+        page.locator(".line.source .w").nth(3).click()
+        assert "regard look my-model TEXT" in page.locator(".detail").inner_text()
+        assert page.locator(".line.source .grouped").count() == 5
+
+
+def test_influence_that_was_left_out_is_computed_on_request(chromium):
+    trace = replace(reading_examples.reading(), leave_out=reading_examples.leave_out)
+    with (PageServer([trace]) as server,
+          browser_visits.visiting(chromium, server.address, size=SCREENS["desk"]) as visit):
+        page = visit.open("read")
+        page.get_by_role("button", name="Compute what mattered").click()
+        page.wait_for_selector(".read-grid .toggle")
+        assert page.locator(".line.source .grouped").count() == 5
+
+
+def test_a_text_that_a_language_model_reads(chromium):
+    """Surprisal over the text, rivals at each place, the next token, and what a word owes to its context."""
+    def refined(numbers):
+        values = ((None, None), (None, None), (0.4, None), (2.5, 0.5))
+        return TracedInfluence("text", "text", tuple((number,) for number in numbers), values)
+
+    with (PageServer([replace(reading_examples.predicted(), leave_out=refined)]) as server,
+          browser_visits.visiting(chromium, server.address, size=SCREENS["desk"]) as visit):
+        page = visit.open("read")
+        page.wait_for_selector(".shaded.rest .surprising")
+        assert page.locator(".surprising").all_inner_texts() == ["big", "dog", "sleeps"]  # the first has no context
+        shades = page.locator(".surprising").evaluate_all(
+            "(all) => all.map((one) => Number(one.style.getPropertyValue('--surprise')))")
+        assert shades == pytest.approx([0.5 / 8, 4 / 8, 0.1 / 8], abs=1e-3)
+        verdict = page.locator(".verdict").inner_text()
+        assert "dog (2 %; cat 82 %)" in verdict
+        assert "74 %" in verdict  # the full stop comes next
+        assert f"{(0.5 + 4.0 + 0.1) / 3:.2f} nats" in page.locator("#view").inner_text()
+        page.locator(".shaded .w").nth(2).hover()
+        browser_visits.until(page, "() => /cat 82/.test(document.querySelector('.detail').textContent)")
+        assert "house 5 %" in page.locator(".detail").inner_text()
+        page.locator(".shaded .w").nth(3).click()
+        page.mouse.move(5, 5)
+        browser_visits.until(page, "() => document.querySelector('.detail .rival')")
+        assert page.locator(".detail .rival").inner_text() == "big dog"
+        assert page.locator(".shaded .w.most").all_inner_texts() == ["big", "dog"]
+        page.locator(".detail .rival").click()
+        browser_visits.until(page, "() => /big 2\\.50 nats/.test(document.querySelector('.detail').textContent)")
+        assert page.locator(".shaded .w.most").all_inner_texts() == ["big"]
+
+
+def test_a_text_with_a_blank_names_what_fills_it(chromium, filed):
+    tokens = ("▁The", "▁black", "<mask>", "▁sle", "eps", ".")
+    look = trace_examples.looks(1, 6, 6)
+    predictions = TracedPredictions("text", (None,) * 6, ((), (), ("▁cat", "▁dog"), (), (), ()),
+                                    ((), (), (-0.5, -2.0), (), (), ()))
+    trace = Trace({"text": TraceSide(tokens, "The black ___ sleeps.")},
+                  (TracedAttention("encoder.0.self", "text", "text", look, 0, "self"),), predictions=predictions)
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .w")
+        assert "<mask>: cat 61 %, dog 14 %" in page.locator(".verdict").inner_text()
+        assert page.locator(".shaded").inner_text() == "The black <mask> sleeps."
+        assert "What mattered" not in page.locator(".reading").inner_text()
+
+
+def test_a_classified_text_has_its_labels_and_what_each_word_adds(chromium):
+    def refined(numbers):
+        return TracedInfluence("label", "text", tuple((number,) for number in numbers), ((-0.75, 0.25),))
+
+    with (PageServer([reading_examples.classified(leave_out=refined)]) as server,
+          browser_visits.visiting(chromium, server.address, size=SCREENS["desk"]) as visit):
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .note")
+        verdict = page.locator(".verdict").inner_text()
+        assert "warm (82 %; cold 18 %)" in verdict
+        assert "good" in verdict
+        assert page.locator(".shaded .note").all_inner_texts() == ["1.25", "−0.50", ""]
+        page.locator(".shaded .w", has_text="film").click()
+        browser_visits.until(page, "() => !document.querySelector('.shaded .grouped')")
+        assert page.locator(".shaded .note").all_inner_texts() == ["1.25", "−0.75", "0.25"]
+        assert page.locator(".note.against").all_inner_texts() == ["−0.75"]
+
+
+def test_a_click_on_a_block_of_an_image_makes_each_patch_grey(chromium):
+    def refined(numbers):
+        return TracedInfluence("label", "image", tuple((number,) for number in numbers), ((0.0, 3.0),))
+
+    with (PageServer([reading_examples.patched(leave_out=refined)]) as server,
+          browser_visits.visiting(chromium, server.address, size=SCREENS["desk"]) as visit):
+        page = visit.open("read")
+        page.wait_for_selector("canvas.picture")
+        assert "cat (90 %; dog 9 %)" in page.locator(".verdict").inner_text()
+        box = page.locator("canvas.picture").nth(1).bounding_box()
+        page.mouse.click(box["x"] + box["width"] / 4, box["y"] + box["height"] / 4)
+        browser_visits.until(page, "() => /row 1, column 2/.test(document.querySelector('.verdict').textContent)")
+        assert "3.00 nats" in page.locator(".verdict").inner_text()
 
 
 def test_two_models_print_both_outputs_and_compare_shared_words(chromium, filed):

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import math
 import random
 import re
 import shutil
@@ -14,12 +15,13 @@ import node_scripts
 import numpy as np
 import pytest
 import torch
+import trace_examples
 from node_scripts import ASSETS
 
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Window
-from regard.inspection import labels
-from regard.inspection.page.document import load_bundle
+from regard.inspection import heads, labels
+from regard.inspection.page.document import document_bundle, embedded_document
 from regard.inspection.records import WeightMatrix
 
 MODULES = sorted(path.name for path in ASSETS.glob("*.js"))
@@ -29,9 +31,10 @@ TYPES = ["--allowJs", "--checkJs", "--noEmit", "--strict", "--noUnusedLocals", "
 typed = pytest.mark.skipif(shutil.which("tsc") is None, reason="no tsc here; npm install -g typescript@5.9 brings it")
 
 
-def test_script_and_style_are_under_278_kilobytes():
-    text = "".join(load_bundle()).encode()
-    assert len(text) < 278_000
+def test_script_and_style_of_a_translation_are_under_265_kilobytes():
+    """Those of all pages together have no limit: no page has all of them."""
+    text = "".join(document_bundle(embedded_document([trace_examples.translation()]))).encode()
+    assert len(text) < 265_000
     assert len(gzip.compress(text)) < 80_000
 
 
@@ -139,15 +142,34 @@ def test_half_a_number_is_refused(tmp_path, kind):
     assert "truncated" in node_scripts.run(tmp_path, ["weights"], lines, kind=kind)
 
 
-def projected(look, allowed, kind):
-    """Queries and keys as a page has them; the normaliser in double precision."""
-    heads, _, width = look.query.shape
-    key = look.key.double().repeat_interleave(heads // look.key.shape[0], 0)
-    scores = look.query.double() @ key.mT * width ** -0.5
+def packed_bits(heads, bits):
+    """Whole numbers of these bits, the lowest first; each head begins with a new byte."""
+    raw = b""
+    for head in heads:
+        text = "".join(f"{int(one) & ((1 << bits) - 1):0{bits}b}"[::-1] for one in head.flatten())
+        raw += bytes(int(text[at:at + 8][::-1], 2) for at in range(0, len(text), 8))
+    return base64.b64encode(raw).decode()
+
+
+def projected(query, key, steps, bits, allowed, kind):
+    """Queries and keys as a page has them, whole numbers; the normaliser in double precision."""
+    heads, _, width = query.shape
+    wide = [part.double() * torch.tensor(step, dtype=torch.float64)[:, None, None]
+            for part, step in zip((query, key), steps, strict=True)]
+    scores = wide[0] @ wide[1].repeat_interleave(heads // len(key), 0).mT * width ** -0.5
     normalizer = scores.masked_fill(~allowed, -torch.inf).logsumexp(-1)
-    return {"kind": "projected", "query": packed(look.query, "<f2"), "key": packed(look.key, "<f2"),
-            "scale": width ** -0.5, "normalizer": packed(normalizer), "width": width,
-            "key_heads": look.key.shape[0], "mask": kind}
+    return {"kind": "projected", "query": packed_bits(query, bits), "key": packed_bits(key, bits), "bits": bits,
+            "steps": steps, "scale": width ** -0.5, "normalizer": packed(normalizer), "width": width,
+            "key_heads": len(key), "mask": kind}
+
+
+@pytest.mark.parametrize("bits", [10, 13, 18, 24])
+def test_numbers_of_any_bits_are_unpacked(tmp_path, bits):
+    most = (1 << (bits - 1)) - 1
+    whole = torch.tensor([[most, -most, 0, 1, -1, *torch.randint(-most, most, (6,)).tolist()]])
+    lines = "return [...projected.unpackBits(weights.decodeBytes(given.text), given.bits, 11, 0.5)];"
+    told = node_scripts.run(tmp_path, ["weights", "projected"], lines, text=packed_bits(whole, bits), bits=bits)
+    assert told == (whole[0] * 0.5).tolist()
 
 
 @pytest.mark.parametrize(("rows", "columns", "key_heads", "kind"), [
@@ -158,13 +180,17 @@ def projected(look, allowed, kind):
 def test_windows_of_queries_and_keys_are_the_weights(tmp_path, rows, columns, key_heads, kind, size):
     masks = {"causal": Causal()}
     mask = None if kind is None else masks[kind] if isinstance(kind, str) else Window(kind["left"], kind["right"])
-    look = Look(torch.randn(4, rows, 6).half().float(), torch.randn(key_heads, columns, 6).half().float(), mask=mask)
-    data = projected(look, look.weights()[0] > 0, kind)
+    query, key = torch.randint(-2000, 2000, (4, rows, 6)), torch.randint(-2000, 2000, (key_heads, columns, 6))
+    steps = [[0.001 * (head + 1) for head in range(4)], [0.0005 * (head + 1) for head in range(key_heads)]]
+    look = Look(*(part * torch.tensor(step)[:, None, None] for part, step in zip((query, key), steps, strict=True)),
+                mask=mask)
+    data = projected(query, key, steps, 13, look.weights()[0] > 0, kind)
     top, left = (8, 4) if min(rows, columns) > 8 else (0, 0)
     pane = {"top": top, "left": left, "rows": min(13, rows - top), "columns": min(15, columns - left)}
     lines = "const block = await new weights.EmbeddedSource([given.trace]).map(0, 0, 3, given.pane, given.size);" \
             "return { ...block, values: [...block.values] };"
-    told = node_scripts.run(tmp_path, ["weights"], lines, trace=traced(rows, columns, 4, data), pane=pane, size=size)
+    told = node_scripts.run(tmp_path, ["weights", "projected"], lines, trace=traced(rows, columns, 4, data), pane=pane,
+                            size=size)
     whole = look.weights()[3:, top:top + pane["rows"], left:left + pane["columns"]]
     expected = WeightMatrix(whole).block_map(size)[0]
     assert (told["rows"], told["columns"]) == tuple(expected.shape)
@@ -483,6 +509,38 @@ def test_influence_of_words_is_the_sum_over_tokens(tmp_path):
     assert shares[3:] == [0, 0, 0]  # 0.2 nats in all say nothing
 
 
+def test_finer_columns_take_the_place_of_their_group(tmp_path):
+    whole = {"rows": "t", "columns": "s", "tokens": [[0, 1], [2, 3], [4]],
+             "values": [[1.0, 2.0, 3.0], [4.0, None, 6.0]]}
+    finer = {"rows": "t", "columns": "s", "tokens": [[3], [2]], "values": [[0.5, 1.5], [0.1, 0.2]]}
+    merged = node_scripts.run(tmp_path, ["refining"], "return refining.mergeInfluence(given.whole, given.finer);",
+                              whole=whole, finer=finer)
+    assert merged["tokens"] == [[0, 1], [2], [3], [4]]
+    assert merged["values"] == [[1.0, 1.5, 0.5, 3.0], [4.0, 0.2, 0.1, 6.0]]
+    alone = node_scripts.run(tmp_path, ["refining"], "return refining.mergeInfluence(null, given.finer);", finer=finer)
+    assert alone == finer
+
+
+def test_rivals_of_a_word_of_two_tokens_are_those_of_either(tmp_path):
+    """The probability of one at the second token is that of the first token times its own."""
+    tokens = ["▁a", "▁gar", "den"]
+    predictions = {"side": "text", "log_probabilities": [None, math.log(0.5), math.log(0.25)],
+                   "candidates": [[], ["▁gar", "▁house"], ["age", "den", "▁"], ["</s>", "▁in", "<0x0A>"]],
+                   "candidate_log_probabilities": [[], [math.log(0.5), math.log(0.2)],
+                                                   [math.log(0.7), math.log(0.25), math.log(0.01)],
+                                                   [math.log(0.9), math.log(0.06), math.log(0.04)]]}
+    units = [{"name": "a", "first": 0, "last": 0}, {"name": "garden", "first": 1, "last": 2}]
+    trace = {"sides": {"text": {"tokens": tokens}}, "predictions": predictions}
+    found = node_scripts.run(tmp_path, ["predictions"],
+                             'return predictions.predictedWords(given.trace, "text", given.units);', trace=trace,
+                             units=units)
+    assert found["sure"][0] is None
+    assert found["sure"][1] == pytest.approx(0.125)
+    assert [one["text"] for one in found["rivals"][1]] == ["garage", "house", "gar"]
+    assert [one["probability"] for one in found["rivals"][1]] == pytest.approx([0.35, 0.2, 0.005])
+    assert [one["text"] for one in found["next"]] == ["(end)", "in", "↵"]
+
+
 def test_a_word_that_only_ends_the_output_has_an_effect(tmp_path):
     values = [[0.0, 0.0], [0.0, 0.5]]
     trace = {"influence": {"rows": "t", "columns": "s", "tokens": [[0], [1]], "values": values}}
@@ -598,3 +656,19 @@ def test_zero_is_the_paper_in_both_themes(tmp_path):
 def test_csv_is_quoted(tmp_path):
     told = node_scripts.run(tmp_path, ["saving"], "return saving.csvText([['a', 'b,\"c\"'], ['1', '2']]);")
     assert told == 'a,"b,""c"""\r\n1,2\r\n'
+
+
+def test_roles_have_the_names_of_python(tmp_path):
+    assert node_scripts.run(tmp_path, ["roles"], "return roles.ROLE_NAMES;") == heads.ROLE_NAMES
+
+
+def test_the_strongest_role_is_that_of_python(tmp_path):
+    rng = random.Random(3)
+    cases = []
+    for _ in range(20):
+        names = rng.sample(sorted(heads.ROLE_NAMES), 4)
+        cases.append({"head": {"roles": {name: rng.random() for name in names}},
+                      "even": {name: rng.random() for name in names}})
+    told = node_scripts.run(tmp_path, ["roles"], "return given.cases.map((one) => roles.rankedRoles(one)[0]);",
+                            cases=cases)
+    assert told == [heads.strongest_role(one["head"]["roles"], one["even"]) for one in cases]

@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from regard.inspection.page.server import (
     PageServer,
     RefusedRequestError,
     WhatIfRequest,
+    parse_numbers,
     parse_what_if,
-    parse_window,
 )
+from regard.inspection.trace_format import TracedInfluence
 
 LARGE = 300
 SKELETON = ('<title>{{title}}</title><meta content="{{policy}}"><style>{{style}}</style>'
@@ -40,9 +42,9 @@ def asked(question):
 def _plain_parts():
     """A page of no parts: what is served is tested here, and not what is shown."""
     empty = document.make_bundle(SKELETON, "", {"a.js": "const one = 1;" + " " * 1000})
-    whole, server.load_bundle = server.load_bundle, lambda: empty
+    whole, server.document_bundle = server.document_bundle, lambda table: empty
     yield
-    server.load_bundle = whole
+    server.document_bundle = whole
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,43 @@ def test_a_window(serving, traces, size, shape):
         np.testing.assert_allclose(values, want, atol=1e-6)
 
 
+def score(**changes):
+    given = {"trace": 1, "attention": 0, "head": 1, "row": 40, "column": 7} | changes
+    return "score.json?" + "&".join(f"{name}={value}" for name, value in given.items())
+
+
+def test_the_score_of_a_weight_by_dimension(serving, traces):
+    look = traces[1].attentions[0].look
+    status, _, body = call(serving, score())
+    answer = json.loads(body)
+    query, key = look.query[1, 40].tolist(), look.key[1, 7].tolist()
+    products = [one * other for one, other in zip(query, key, strict=True)]
+    assert status == 200
+    assert answer["products"] == pytest.approx(products, rel=1e-12)
+    assert answer["product"] == pytest.approx(sum(products), rel=1e-9)
+    assert answer["scale"] == pytest.approx(len(query) ** -0.5)
+    assert answer["score"] == pytest.approx(sum(products) * len(query) ** -0.5, rel=1e-6)
+    assert answer["weight"] == pytest.approx(float(look.weights()[1, 40, 7]), abs=1e-7)
+    assert (answer["bias"], answer["masked"]) == (None, False)
+    assert json.loads(call(serving, score(column=41))[2])["masked"] is True
+
+
+@pytest.mark.parametrize("changes", [{"trace": 2}, {"attention": 1}, {"head": 2}, {"row": LARGE}, {"column": LARGE},
+                                     {"row": -1}, {"more": 1}])
+def test_the_score_of_no_weight_is_refused(serving, changes):
+    status, _, body = call(serving, score(**changes))
+    assert (status, "error" in json.loads(body)) == (400, True)
+    assert call(serving, score(), "POST")[0] == 405
+
+
+def test_scores_that_are_no_product_say_so():
+    with PageServer([trace_examples.hostile()]) as running:
+        for attention, part in ((0, "without the queries and keys"), (1, "Additive")):
+            status, _, body = call(running, score(trace=0, attention=attention, head=0, row=1, column=1))
+            assert status == 200
+            assert part in json.loads(body)["reason"]
+
+
 def test_a_window_without_numbers():
     with PageServer([trace_examples.hostile()]) as running:
         _, _, body = call(running, window(trace=0, head=0, rows=1, columns=1))
@@ -182,7 +221,8 @@ def test_a_link_may_be_followed_from_anywhere(serving):
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [
-    ("POST", "", 405), ("POST", "map.json", 405), ("GET", "translate.json", 405), ("PUT", "", 501),
+    ("POST", "", 405), ("POST", "map.json", 405), ("GET", "translate.json", 405),
+    ("GET", "influence.json", 405), ("PUT", "", 501),
     ("DELETE", "map.json", 501), ("OPTIONS", "translate.json", 501), ("TRACE", "", 501)])
 def test_other_methods_are_refused(serving, method, path, status):
     got, headers, body = call(serving, path, method)
@@ -254,6 +294,61 @@ def test_traces_without_a_model_refuse_what_if():
         status, _, body = asks(running, {"text": "a"})
     assert status == 404
     assert "without a model" in json.loads(body)["error"]
+
+
+def left_out(words):
+    """Influence without a model: the number of each word, for two target tokens."""
+    if words is not None and max(words) > 4:
+        raise ValueError("`words` must be numbers of the 5 words.")
+    numbers = range(3) if words is None else words
+    rows = tuple(tuple(float(number) for number in numbers) for _ in range(6))
+    return TracedInfluence("target", "source", tuple((number,) for number in numbers), rows)
+
+
+def influence(serving, table):
+    status, _, body = call(serving, "influence.json", "POST", json.dumps(table), **{"Content-Type": "application/json"})
+    return status, json.loads(body)
+
+
+def test_words_of_a_trace_are_left_out_on_request():
+    trace = replace(trace_examples.translation(), leave_out=left_out)
+    with PageServer([trace, trace_examples.one_token()], what_if=lambda question: trace) as running:
+        _, _, body = call(running)
+        [found] = re.findall(r'<script type="application/json" id="page">([^<]*)</script>', body.decode())
+        first, second = json.loads(found)["traces"]
+        assert (first["number"], first["refines"], "refines" in second) == (0, True, False)
+        status, answer = influence(running, {"trace": 0, "words": [3, 1, 3]})
+        assert status == 200
+        assert answer["influence"]["tokens"] == [[3], [1]]
+        assert answer["influence"]["values"][0] == [3.0, 1.0]
+        assert influence(running, {})[1]["influence"]["tokens"] == [[0], [1], [2]]
+        status, answer = influence(running, {"trace": 0, "words": [9]})
+        assert (status, "5 words" in answer["error"]) == (400, True)
+        for number in (1, 2):  # without a model, and not there
+            status, answer = influence(running, {"trace": number, "words": [0]})
+            assert (status, "regard look" in answer["error"]) == (404, True)
+        asked = json.loads(asks(running, {"text": "a"})[2])["trace"]
+        assert (asked["number"], asked["refines"]) == (2, True)
+        assert influence(running, {"trace": 2, "words": [0]})[0] == 200
+
+
+def test_only_the_latest_answers_are_kept(monkeypatch):
+    monkeypatch.setattr(server, "MAX_KEPT", 2)
+    trace = replace(trace_examples.one_token(), leave_out=left_out)
+    with PageServer([trace], what_if=lambda question: trace) as running:
+        for _ in range(4):
+            asks(running, {"text": "a"})
+        assert [influence(running, {"trace": number, "words": [0]})[0] for number in range(6)] == [200, 404, 404, 200,
+                                                                                                  200, 404]
+    assert running.leave_out == {}
+
+
+@pytest.mark.parametrize("table", [{"words": []}, {"words": 3}, {"words": [1.5]}, {"words": [True]}, {"words": ["a"]},
+                                   {"trace": -1}, {"trace": "0"}, {"more": 1}, [], {"trace": True}])
+def test_other_requests_for_influence_are_refused(serving, table):
+    status, answer = influence(serving, table)
+    assert status == 400
+    assert answer["error"]
 
 
 @pytest.mark.parametrize("sent", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\x00\r\n\r\n",
@@ -464,7 +559,7 @@ ASKED = "&".join(f"{name}={place}" for place, name in enumerate(WINDOW_FIELDS))
 
 
 def test_a_window_request():
-    assert parse_window(ASKED) == {name: place for place, name in enumerate(WINDOW_FIELDS)}
+    assert parse_numbers(ASKED) == {name: place for place, name in enumerate(WINDOW_FIELDS)}
 
 
 @pytest.mark.parametrize("query", ["", "trace=0", ASKED + "&size=2", ASKED + "&more=1", ASKED.replace("=3", "=-3"),
@@ -473,7 +568,7 @@ def test_a_window_request():
                                    ASKED.replace("size", "trace")])
 def test_invalid_window_requests_are_refused(query):
     with pytest.raises(RefusedRequestError, match="whole numbers") as error:
-        parse_window(query)
+        parse_numbers(query)
     assert error.value.status == 400
 
 

@@ -11,7 +11,7 @@ from regard.attention.look import Look
 from regard.attention.mask import Causal, Padding, Window
 from regard.attention.score import Additive, Bilinear
 from regard.inspection.page import tiles
-from regard.inspection.page.tiles import TileCache, projected_forms
+from regard.inspection.page.tiles import Projection, TileCache
 from regard.inspection.records import WeightMatrix, single_head
 from regard.inspection.trace_format import TracedAttention
 from regard.position.bias import ALiBi
@@ -194,25 +194,27 @@ def test_an_answer_has_a_limit(monkeypatch):
 def test_normalizers_and_means_of_blocks(mask, shape, size, monkeypatch):
     monkeypatch.setattr(tiles, "WEIGHTS_AT_ONCE", 60)
     look = trace_examples.looks(4, *shape, mask=mask)
-    rounded = Look(look.query.half().float(), look.key[:2].half().float(), mask=mask)
-    found, _ = projected_forms(attention(rounded))
+    rounded = Look(look.query, look.key[:2], mask=mask)
+    found = Projection.of(attention(rounded)).rounded(24)
     normalizers, means = found.normalizers_and_means(size)
     scores = rounded.query @ rounded.key.repeat_interleave(2, 0).mT / 8 ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask.matrix(*shape), -torch.inf)
-    torch.testing.assert_close(normalizers, scores.logsumexp(-1))
+    torch.testing.assert_close(normalizers, scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(means, rounded.block_map(size), atol=1e-6, rtol=1e-4)
-    assert found.error(attention(rounded), normalizers) < 1e-6
+    assert found.error(attention(rounded)) < 1e-6
 
 
-def test_the_error_is_that_of_rounding():
+@pytest.mark.parametrize("bits", [10, 14])
+def test_the_error_is_that_of_rounding(bits):
     look = trace_examples.looks(2, 20, 20)
     sharp = Look(look.query * 5, look.key)
-    found, _ = projected_forms(attention(sharp))
-    normalizers, _ = found.normalizers_and_means(4)
-    halves = Look((look.query * 5).half().float(), look.key.half().float())
-    want = float((halves.weights() - sharp.weights()).abs().max())
-    assert found.error(attention(sharp), normalizers) == pytest.approx(want, rel=0.1)
+    rounded = []
+    for numbers in (sharp.query, sharp.key):
+        steps = [float(head.abs().max()) / (2 ** (bits - 1) - 1) for head in numbers]
+        rounded.append(torch.stack([(head / step).round() * step for head, step in zip(numbers, steps, strict=True)]))
+    want = float((Look(*rounded).weights() - sharp.weights()).abs().max())
+    assert Projection.of(attention(sharp)).rounded(bits).error(attention(sharp)) == pytest.approx(want, rel=0.01)
     assert want > 1e-4
 
 
@@ -220,11 +222,11 @@ def test_the_error_is_that_of_rounding():
 def test_projections_of_24_bits_are_exact(mask):
     look = trace_examples.looks(2, 30, 30)
     sharp = attention(Look(look.query * 9, look.key, mask=mask))
-    rounded, exact = projected_forms(sharp)
-    errors = [form.error(sharp, form.normalizers_and_means(4)[0]) for form in (rounded, exact)]
+    errors = [Projection.of(sharp).rounded(bits).error(sharp) for bits in (12, 16, 24)]
     assert errors[0] > 5e-4
-    assert errors[1] < 2e-5
-    assert exact.query.abs().max() < 2 ** 23
+    assert errors[2] < 2e-5
+    assert errors == sorted(errors, reverse=True)
+    assert Projection.of(sharp).rounded(24).query.abs().max() < 2 ** 23
 
 
 @pytest.mark.parametrize("look", [
@@ -234,10 +236,50 @@ def test_projections_of_24_bits_are_exact(mask):
     trace_examples.looks(1, 3, 3, mask=Causal() & Window(1, 0)),
     trace_examples.looks(1, 3, 3, score=lambda q, k: q @ k.mT)])
 def test_other_scores_and_normalisers_are_not_projected(look):
-    assert [*projected_forms(attention(look))] == []
+    assert Projection.of(attention(look)) is None
 
 
 def test_bytes_are_counted():
-    found, finer = projected_forms(attention(trace_examples.looks(2, 5, 7, width=3)))
-    assert found.nbytes == 2 * (2 * 5 * 3 + 2 * 7 * 3) + 4 * 2 * 5
-    assert finer.nbytes == 3 * (2 * 5 * 3 + 2 * 7 * 3) + 4 * 2 * 5
+    """Each head begins with a new byte: 15 numbers of 12 bits are 22.5 bytes."""
+    found = Projection.of(attention(trace_examples.looks(2, 5, 7, width=3)))
+    assert found.nbytes(12) == 2 * (23 + 32) + 4 * 2 * 5
+    assert found.nbytes(24) == 3 * (2 * 5 * 3 + 2 * 7 * 3) + 4 * 2 * 5
+
+
+@pytest.mark.parametrize("kind", ["plain", "grouped", "causal", "window", "tensor", "padding", "bias", "bias for all",
+                                  "alibi", "bilinear", "relu", "half"])
+def test_the_score_of_a_weight_is_the_sum_of_its_products(kind):
+    look = every_look()[kind]
+    one, shared = attention(look), HEADS // look.key.shape[0]
+    for head, row, column in ((0, 0, 0), (3, 22, 30), (2, 11, 7), (1, 5, 13)):
+        query, key = look.query[head, row].double(), look.key[head // shared, column].double()
+        if kind == "bilinear":
+            query = (look.query[head, row] @ look.score.weight[head]).double()
+        parts = TileCache().score(one, head, row, column)
+        want = [float(query[d]) * float(key[d]) for d in range(8)]
+        assert parts.products == pytest.approx(want, rel=1e-6 if kind == "bilinear" else 1e-15)
+        assert parts.product == pytest.approx(sum(want), abs=1e-6)
+        assert parts.scale == pytest.approx(1.0 if kind == "bilinear" else 8 ** -0.5)
+        assert parts.weight == pytest.approx(float(look.weights()[head, row, column]), abs=1e-6)
+        if parts.masked:
+            assert parts.weight == 0.0
+
+
+@pytest.mark.parametrize("kind", ["causal", "bias", "alibi", "grouped"])
+def test_weights_are_the_softmax_of_the_scores(kind):
+    look = every_look()[kind]
+    for head, row in ((0, 22), (3, 4)):
+        parts = [TileCache().score(attention(look), head, row, column) for column in range(COLUMNS)]
+        scores = torch.tensor([-torch.inf if one.masked else one.score for one in parts])
+        torch.testing.assert_close(scores.softmax(-1), look.weights()[head, row], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["additive", "own score", "matrix"])
+def test_other_scores_have_no_products(kind):
+    assert TileCache().score(attention(every_look()[kind]), 0, 0, 0) is None
+
+
+@pytest.mark.parametrize(("place", "name"), [((4, 0, 0), "head"), ((0, 23, 0), "row"), ((0, 0, -1), "column")])
+def test_a_score_of_no_weight_is_refused(place, name):
+    one = attention(every_look()["plain"])
+    assert_named(lambda: TileCache().score(one, *place), [f"`{name}`", str(max(place, key=abs))])

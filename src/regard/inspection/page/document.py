@@ -15,6 +15,7 @@ reported.
 """
 
 import base64
+import bisect
 import functools
 import hashlib
 import html
@@ -48,9 +49,17 @@ SMALL_DIFFERENCE = 1e-4
 """Of a sum of log-probabilities from the sum of its parts, which are rounded."""
 VISIBLE_ERROR = 5e-5
 """A difference that the page, which shows four decimals, does not show."""
+MAX_ERROR = 1e-2
+"""An attention whose weights would differ by more has an overview alone."""
+PROJECTED_BITS = range(10, 25)
+"""The numbers of bits that a query or key may have."""
+PACKED_AT_ONCE = 1 << 18
+"""The number of queries or keys that are packed at once, a multiple of 8."""
 ORDER_FILE, SKELETON_FILE, STYLE_FILE = "order.txt", "index.html", "style.css"
 IMPORT_STATEMENT = re.compile(r'^import \{([\w,\s]+)\} from "\./([\w-]+\.js)";[ \t]*\n', re.MULTILINE)
 DECLARATION = re.compile(r"^(export )?(?:async )?(?:function\*?|class|const|let) (\w+)")
+LONG_TEXT = 120
+"""Tokens of a side above which the page has a map of any size, and shades words in the place of ribbons."""
 SLOTS = ("title", "policy", "style", "page", "script")
 """The placeholders of the skeleton: {{title}}, …"""
 JsonObject = dict[str, Any]
@@ -69,7 +78,8 @@ def page_html(traces: Sequence[Trace], *, title: str = "", size_limit: int = SIZ
             says so.
         file: the name of the trace file, which the page shows where it has only an overview.
     """
-    bundle, document = load_bundle(), embedded_document(traces, title, size_limit, file)
+    document = embedded_document(traces, title, size_limit, file)
+    bundle = document_bundle(document)
     return bundle.page(document["title"], dump_document(document), bundle.policy())
 
 
@@ -219,22 +229,29 @@ def _overview_alone(attention: TracedAttention, left: int) -> JsonObject:
 
 
 def _projected(attention: TracedAttention, left: int) -> JsonObject | None:
-    """Queries and keys as exactly as is visible, if there are any, and enough space."""
-    size, found = _overview_block(attention, left), None
-    for projected in tiles.projected_forms(attention):
-        if _base64_length(projected.nbytes) + _overview_length(attention, size) > left:
-            break
-        normalizers, means = projected.normalizers_and_means(size)
-        error = projected.error(attention, normalizers)
-        encode = encode_numbers if projected.steps is None else _encode_24_bits
-        found = {"kind": "projected", "query": encode(projected.query), "key": encode(projected.key),
-                 "bits": projected.bits, "steps": projected.steps or (1.0, 1.0),
-                 "scale": projected.scale, "normalizer": encode_numbers(normalizers),
-                 "width": projected.query.shape[-1], "key_heads": len(projected.key),
-                 "mask": _attention_facts(attention).get("mask"), "error": error, "overview": _overview(means, size)}
-        if error < VISIBLE_ERROR:
-            break
-    return found
+    """Queries and keys of as few bits as show no error, or of as many as there is space for."""
+    size, projection = _overview_block(attention, left), tiles.Projection.of(attention)
+    if projection is None:
+        return None
+    space = left - _overview_length(attention, size)
+    fitting = [bits for bits in PROJECTED_BITS if _base64_length(projection.nbytes(bits)) <= space]
+    if not fitting:
+        return None
+
+    def shows_no_error(bits: int) -> bool:
+        return projection.rounded(bits).error(attention) < VISIBLE_ERROR
+
+    exact = bisect.bisect_left(fitting[:-1], True, key=shows_no_error)  # the last, if none of these is exact
+    rounded = projection.rounded(fitting[exact])
+    error = rounded.error(attention)
+    if error > MAX_ERROR:
+        return None
+    normalizers, means = rounded.normalizers_and_means(size)
+    query, key = (_encode_bits(part, rounded.bits) for part in (rounded.query, rounded.key))
+    return {"kind": "projected", "query": query, "key": key, "bits": rounded.bits, "steps": rounded.steps,
+            "scale": rounded.scale, "normalizer": encode_numbers(normalizers), "width": rounded.query.shape[-1],
+            "key_heads": len(rounded.key), "mask": _attention_facts(attention).get("mask"), "error": error,
+            "overview": _overview(means, size)}
 
 
 def _encode_weights(weights: Tensor) -> str:
@@ -244,10 +261,16 @@ def _encode_weights(weights: Tensor) -> str:
     return base64.b64encode(rounded.view("u1").reshape(-1, 4)[:, 1:].tobytes()).decode("ascii")
 
 
-def _encode_24_bits(numbers: Tensor) -> str:
-    """The three lower bytes of whole numbers, little-endian, as base64."""
-    array = numbers.contiguous().numpy().astype("<i4", copy=False)
-    return base64.b64encode(array.view("u1").reshape(-1, 4)[:, :3].tobytes()).decode("ascii")
+def _encode_bits(numbers: Tensor, bits: int) -> str:
+    """Whole numbers (heads, ...) by their lower bits, the lowest first, as base64; each head begins with a new byte."""
+    packed = []
+    for head in numbers:
+        array = head.reshape(-1).numpy().astype("<i4", copy=False)
+        for first in range(0, len(array), PACKED_AT_ONCE):
+            single = np.unpackbits(array[first:first + PACKED_AT_ONCE].view("u1").reshape(-1, 4), axis=1,
+                                   bitorder="little")
+            packed.append(np.packbits(single[:, :bits].reshape(-1), bitorder="little").tobytes())
+    return base64.b64encode(b"".join(packed)).decode("ascii")
 
 
 def _overview_block(attention: TracedAttention, left: int) -> int:
@@ -302,11 +325,85 @@ class PageBundle(NamedTuple):
         return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], self.skeleton)
 
 
+class PageFacts(NamedTuple):
+    """What the modules of a page depend on."""
+
+    asks: bool
+    """Whether a model answers to other texts, which may be long."""
+    image: bool
+    long: bool
+    """Whether a side has more tokens than the view "Read" shows as words with ribbons."""
+    paragraph: bool
+    """Whether some trace is neither an image nor a pair of texts: the view "Read" shows it as one text."""
+    search: bool
+    several: bool
+    """Whether there are two heads or two traces to compare."""
+    forms: frozenset[str]
+    """The forms of the data of all attentions."""
+
+
+def _shades_words(page: PageFacts) -> bool:
+    """Whether the view "Read" shows some text as a paragraph whose words are shaded."""
+    return page.asks or page.long or page.paragraph or "overview" in page.forms
+
+
+OPTIONAL_MODULES: dict[str, Callable[[PageFacts], bool]] = {
+    "predictions.js": lambda page: page.image or _shades_words(page),
+    "projected.js": lambda page: page.asks or "projected" in page.forms,
+    "picture.js": lambda page: page.image,
+    "shading.js": _shades_words,
+    "comparison.js": lambda page: page.asks or page.several,
+    "search_view.js": lambda page: page.asks or page.search,
+    "try.js": lambda page: page.asks,
+    "map.js": lambda page: page.asks or page.long or "overview" in page.forms,
+}
+"""The modules that a page contains only if it can use them; the others are in every page."""
+
+
+def page_facts(document: JsonObject) -> PageFacts:
+    """What the modules of the page of a document depend on."""
+    traces = document["traces"]
+    attentions = [one for trace in traces for one in trace["attentions"]]
+    sides = [side for trace in traces for side in trace["sides"].values()]
+    return PageFacts(asks=bool(document.get("asks")), image=any(map(_has_image, traces)),
+                     long=any(len(side["tokens"]) > LONG_TEXT for side in sides),
+                     paragraph=not all(_has_image(trace) or _reads_pair(trace) for trace in traces),
+                     search=any(trace.get("search") for trace in traces),
+                     several=sum(one["heads"] for one in attentions) > 1,
+                     forms=frozenset(one["data"]["kind"] for one in attentions))
+
+
+def _has_image(trace: JsonObject) -> bool:
+    return any("grid" in side for side in trace["sides"].values())
+
+
+def _reads_pair(trace: JsonObject) -> bool:
+    """Whether the first map that the page shows goes from one text to another, as in `pairedSides` of read.js."""
+    attentions, pointer = trace["attentions"], trace.get("alignment")
+    crossing = [one for one in attentions if one["queries"] != one["keys"]]
+    one = attentions[pointer["attention"]] if pointer else [*attentions, *crossing][-1]
+    rows, columns = (len(trace["sides"][one[key]]["tokens"]) for key in ("queries", "keys"))
+    return bool(one["queries"] != one["keys"] and not (one.get("kind") == "self" and rows == columns))
+
+
+def document_bundle(document: JsonObject) -> PageBundle:
+    """The bundle of a document: the modules that its page can use."""
+    facts = page_facts(document)
+    return load_bundle(frozenset(name for name, needed in OPTIONAL_MODULES.items() if not needed(facts)))
+
+
 @functools.cache
-def load_bundle() -> PageBundle:
-    """The bundle of the package's assets."""
-    names = _read_asset(ORDER_FILE).split()
+def load_bundle(without: frozenset[str] = frozenset()) -> PageBundle:
+    """The bundle of the package's assets, without some modules."""
+    names = [name for name in _read_asset(ORDER_FILE).split() if name not in without]
     return make_bundle(_read_asset(SKELETON_FILE), _read_asset(STYLE_FILE), {name: _read_asset(name) for name in names})
+
+
+def page_policy(page: bytes) -> str:
+    """The content security policy that a page contains, for the header of its response."""
+    found = re.search(rb'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert found is not None
+    return html.unescape(found[1].decode("ascii"))
 
 
 def make_bundle(skeleton: str, style: str, modules: dict[str, str]) -> PageBundle:

@@ -2,34 +2,42 @@
 
     GET  /TOKEN/                  the page
     GET  /TOKEN/map.json?…        block means of a window of one head, or its weights
+    GET  /TOKEN/score.json?…      the score of one weight by dimension
     POST /TOKEN/translate.json    another trace: of another text, with a given prefix, or of another hypothesis
+    POST /TOKEN/influence.json    the influence of some words of a trace, such as those of a group
 
 Other programs on this machine, and pages of other sites in the same browser, can also send requests to a port. So the
 address holds a random token; a request must name this host and must not come from another origin; answers are HTML or
 JSON only; requests are checked strictly and limited in size, time and number. A content security policy lets the page
-send requests to this server only. The server does not know models: its caller passes a function for what-if requests.
+send requests to this server only. The server does not know models: its caller passes a function for what-if requests,
+and a trace can have one for the influence of its words (`Trace.leave_out`).
 """
 
 import io
 import json
+import math
 import os
 import secrets
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NoReturn, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from regard import allocation, checks
+from regard.attention.score import as_score
 from regard.inspection.page import document
-from regard.inspection.page.document import load_bundle
+from regard.inspection.page.document import document_bundle
 from regard.inspection.page.tiles import TileCache, TileWindow
-from regard.inspection.trace import Trace
+from regard.inspection.records import AttentionRecord, WeightMatrix
+from regard.inspection.trace import LeaveOut, Trace
+from regard.inspection.trace_format import TracedAttention
 
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")
@@ -41,7 +49,10 @@ MAX_CONNECTIONS = 64
 MAX_CHARACTERS = 20_000
 """The number of characters of a text in a request."""
 MAX_BEAMS = 64
+MAX_KEPT = 256
+"""The number of answers whose influence can be refined, the latest ones."""
 WINDOW_FIELDS = ("trace", "attention", "head", "top", "left", "rows", "columns", "size")
+SCORE_FIELDS = ("trace", "attention", "head", "row", "column")
 WHAT_IF_FIELDS = {"text": str, "prefix": str, "beams": int, "choice": int, "trace": int}
 
 
@@ -59,6 +70,16 @@ class WhatIfRequest:
     """The number of the model, if there are two."""
 
 
+@dataclass(frozen=True)
+class InfluenceRequest:
+    """A request for the influence of some words of the input."""
+
+    trace: int = 0
+    """The number of the trace: those of the page come first, then the answers to what-if requests."""
+    words: tuple[int, ...] | None = None
+    """The numbers of the words; None for all, in groups if there are many."""
+
+
 WhatIf = Callable[[WhatIfRequest], Trace]
 
 
@@ -70,28 +91,23 @@ class RefusedRequestError(ValueError):
         self.status = status
 
 
-def parse_window(query: str) -> dict[str, int]:
-    """The numbers of a request for a window: all fields, and no others."""
+def parse_numbers(query: str, fields: Sequence[str] = WINDOW_FIELDS) -> dict[str, int]:
+    """The whole numbers of a request: all fields, and no others."""
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(WINDOW_FIELDS))
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(fields))
     except ValueError:
         pairs = []
     found = {name: int(text) for name, text in pairs if text.isascii() and text.isdigit() and len(text) <= 9}
-    if len(pairs) != len(WINDOW_FIELDS) or sorted(found) != sorted(WINDOW_FIELDS):
-        raise RefusedRequestError(400, f"A window needs the whole numbers {', '.join(WINDOW_FIELDS)}.")
+    if len(pairs) != len(fields) or sorted(found) != sorted(fields):
+        raise RefusedRequestError(400, f"The address needs the whole numbers {', '.join(fields)}.")
     return found
 
 
 def parse_what_if(body: bytes) -> WhatIfRequest:
     """A what-if request, with types and sizes checked."""
-    try:
-        table = json.loads(body.decode("utf-8"), parse_constant=_refuse_json_constant)
-    except (ValueError, RecursionError):
-        raise RefusedRequestError(400, "The body must be a JSON object in UTF-8.") from None
-    if not isinstance(table, dict) or table.get("text") is None or set(table) - set(WHAT_IF_FIELDS):
-        keys = ", ".join(WHAT_IF_FIELDS)
-        raise RefusedRequestError(400, f"The body must be a JSON object with a text, and no keys other than {keys}.")
-    given = {name: value for name, value in table.items() if value is not None}
+    given = _json_object(body, WHAT_IF_FIELDS, "with a text and ")
+    if "text" not in given:
+        raise RefusedRequestError(400, "The body must be a JSON object with a text.")
     for name, value in given.items():
         if type(value) is not WHAT_IF_FIELDS[name]:
             raise checks.wrong(name, "text" if WHAT_IF_FIELDS[name] is str else "a whole number", f"{value!r:.60}")
@@ -103,6 +119,29 @@ def parse_what_if(body: bytes) -> WhatIfRequest:
         if not least <= given.get(name, least) <= most:
             raise checks.wrong(name, f"from {least} to {most}", given[name])
     return WhatIfRequest(**given)
+
+
+def parse_influence(body: bytes) -> InfluenceRequest:
+    """A request for the influence of words, with types checked; the trace knows how many words there are."""
+    given = _json_object(body, ("trace", "words"))
+    trace, words = given.get("trace", 0), given.get("words")
+    if type(trace) is not int or trace < 0:
+        raise checks.wrong("trace", "a whole number from 0", f"{trace!r:.60}")
+    if words is not None and (not isinstance(words, list) or not words or any(type(one) is not int for one in words)):
+        raise checks.wrong("words", "an array of whole numbers", f"{words!r:.60}")
+    return InfluenceRequest(trace, None if words is None else tuple(dict.fromkeys(words)))
+
+
+def _json_object(body: bytes, keys: Iterable[str], needs: str = "") -> dict[str, Any]:
+    """The JSON object of a request without other keys; keys with null are left out."""
+    try:
+        table = json.loads(body.decode("utf-8"), parse_constant=_refuse_json_constant)
+    except (ValueError, RecursionError):
+        raise RefusedRequestError(400, "The body must be a JSON object in UTF-8.") from None
+    if not isinstance(table, dict) or set(table) - set(keys):
+        raise RefusedRequestError(400, f"The body must be a JSON object {needs}with no keys other than "
+                                       f"{', '.join(keys)}.")
+    return {name: value for name, value in table.items() if value is not None}
 
 
 def _refuse_json_constant(text: str) -> NoReturn:
@@ -124,9 +163,13 @@ class PageServer:
         if not 0 <= port < 1 << 16:
             raise checks.wrong("port", "from 0 to 65535", port)
         self.traces, self.what_if, self.tiles = list(traces), what_if, TileCache()
+        self.leave_out: dict[int, LeaveOut] = {}
+        self.sent = 0  # the number of traces that were sent, those of the page first
         table = document.served_document(self.traces, title)
         table["asks"] = what_if is not None
-        bundle = load_bundle()
+        for trace, one in zip(self.traces, table["traces"], strict=True):
+            self._keep(trace, one)
+        bundle = document_bundle(table)
         # The policy in the page and in the HTTP header differ only in what a page must not contain.
         policy = bundle.policy("connect-src 'self'")
         self.policy = f"{policy}; frame-ancestors 'none'"
@@ -174,18 +217,54 @@ class PageServer:
         self.tiles.close()
         with self.model_lock:
             self.what_if = None
+            self.leave_out.clear()
 
     def map(self, query: str) -> dict[str, Any]:
         """The answer to a request for a window."""
-        wanted = parse_window(query)
-        trace = _pick_item("trace", self.traces, wanted["trace"])
-        attention = _pick_item("attention", trace.attentions, wanted["attention"])
+        wanted = parse_numbers(query)
+        attention = self._attention(wanted)
         window = TileWindow(wanted["top"], wanted["left"], wanted["rows"], wanted["columns"])
         found = self.tiles.window(attention, wanted["head"], window, wanted["size"])
         finite = found[found.isfinite()]
         lowest, highest = (finite.min().item(), finite.max().item()) if finite.numel() else (None, None)
         return {"rows": found.shape[0], "columns": found.shape[1], "size": wanted["size"],
                 "values": document.encode_numbers(found), "smallest": lowest, "largest": highest}
+
+    def score(self, query: str) -> dict[str, Any]:
+        """The answer to a request for the score of one weight: its parts, or the reason why there are none."""
+        wanted = parse_numbers(query, SCORE_FIELDS)
+        attention = self._attention(wanted)
+        parts = self.tiles.score(attention, wanted["head"], wanted["row"], wanted["column"])
+        if parts is None:
+            return {"reason": _no_product(attention.look)}
+        if not all(map(math.isfinite, (parts.score, parts.weight))):
+            return {"reason": "The score of this weight is not finite."}
+        return {**parts._asdict(), "product": parts.product, "score": parts.score}
+
+    def _attention(self, wanted: dict[str, int]) -> TracedAttention:
+        trace = _pick_item("trace", self.traces, wanted["trace"])
+        found: TracedAttention = _pick_item("attention", trace.attentions, wanted["attention"])
+        return found
+
+    def _keep(self, trace: Trace, table: dict[str, Any]) -> None:
+        """Give a trace a number, and keep what computes its influence, if it has that."""
+        number = self.sent
+        self.sent += 1
+        if trace.leave_out is not None:
+            self.leave_out[number] = trace.leave_out
+            table |= {"number": number, "refines": True}
+        if number - MAX_KEPT >= len(self.traces):
+            self.leave_out.pop(number - MAX_KEPT, None)
+
+    def influence(self, body: bytes) -> dict[str, Any]:
+        """The answer to a request for the influence of words."""
+        request = parse_influence(body)
+        with self.model_lock:
+            compute = self.leave_out.get(request.trace)
+            if compute is None:
+                raise RefusedRequestError(404, "The model of this trace is not at hand. To leave out words run: "
+                                               "regard look MODEL TEXT")
+            return {"influence": asdict(compute(request.words))}
 
     def translate(self, body: bytes) -> dict[str, Any]:
         """The answer to a what-if request."""
@@ -195,7 +274,10 @@ class PageServer:
             if self.what_if is None:
                 raise RefusedRequestError(404, "This page shows stored traces, without a model. For another text run: "
                                                "regard look MODEL TEXT")
-            return {"trace": document.trace_tables([self.what_if(request)])[0]}
+            trace = self.what_if(request)
+            [table] = document.trace_tables([trace])
+            self._keep(trace, table)
+            return {"trace": table}
 
 
 class _PageHttpServer(ThreadingHTTPServer):
@@ -254,14 +336,17 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        self._answer({"": self._page, "map.json": self._map}, "POST", ("translate.json",))
+        known = {"": self._page, "map.json": self._map, "score.json": self._score}
+        self._answer(known, "POST", ("translate.json", "influence.json"))
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        self._answer({"translate.json": self._translate}, "GET", ("", "map.json"))
+        posted = {"translate.json": self.page.translate, "influence.json": self.page.influence}
+        known = {path: partial(self._send_answer, answer) for path, answer in posted.items()}
+        self._answer(known, "GET", ("", "map.json", "score.json"))
 
-    def _answer(self, known: "dict[str, Callable[[str], None]]", other: str, others: Sequence[str]) -> None:
+    def _answer(self, known: Mapping[str, Callable[[str], None]], other: str, others: Sequence[str]) -> None:
         try:
             self._check_sender()
             path, query = self._target()
@@ -306,7 +391,11 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
     def _map(self, query: str) -> None:
         self._send_json(200, self.page.map(query))
 
-    def _translate(self, query: str) -> None:
+    def _score(self, query: str) -> None:
+        self._send_json(200, self.page.score(query))
+
+    def _send_answer(self, answer: Callable[[bytes], dict[str, Any]], query: str) -> None:
+        """Send the answer to the JSON of the request."""
         if self.headers.get_content_type() != "application/json":
             raise RefusedRequestError(415, "The body must be application/json.")
         length = self.headers.get("Content-Length", "")
@@ -314,7 +403,7 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
             raise RefusedRequestError(411, "The request needs a Content-Length.")
         if len(length) > 12 or int(length) > MAX_REQUEST_BYTES:
             raise RefusedRequestError(413, f"The body may have at most {MAX_REQUEST_BYTES:,} bytes.")
-        self._send_json(200, self.page.translate(self.rfile.read(int(length))))
+        self._send_json(200, answer(self.rfile.read(int(length))))
 
     def _refuse(self, status: int, reason: str) -> None:
         self.close_connection = True  # the rest of the request is not read
@@ -347,6 +436,14 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, because addresses contain the token."""
+
+
+def _no_product(record: AttentionRecord) -> str:
+    """Why the score of an attention has no parts."""
+    if isinstance(record, WeightMatrix):
+        return "The trace has the weights of this attention, without the queries and keys that they are computed from."
+    score = as_score(record.score)
+    return f"The score of this attention, {score!r}, is not a dot product: it is no sum over dimensions."
 
 
 def _pick_item(name: str, several: Sequence[Any], number: int) -> Any:

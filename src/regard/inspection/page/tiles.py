@@ -6,7 +6,7 @@
 Rows are computed in slices. Means are computed for whole stripes of the matrix, because a row is normalised over all
 its keys; recently used stripes and overviews are cached.
 
-A page without a server computes weights itself, from queries and keys rounded to 16 or 24 bits:
+A page without a server computes weights itself, from queries and keys rounded to a few bits:
 
     weight of row i for key j = exp(scale · query_i · key_j − normalizer_i)
 
@@ -30,7 +30,7 @@ from regard import checks
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Mask, Window, as_mask
 from regard.attention.normalize import Softmax
-from regard.inspection.records import head_rows, single_head
+from regard.inspection.records import ScoreParts, head_rows, score_parts, single_head
 from regard.inspection.trace_format import TracedAttention
 
 WEIGHTS_AT_ONCE = 1 << 22
@@ -76,8 +76,7 @@ class TileCache:
         """
         window = _check_window(attention, head, window, size)
         with self._lock:
-            if self._closed:
-                raise ValueError("The server is shutting down.")
+            self._check_open()
             if size == 1:
                 return _window_weights(attention, head, window)
             top, left = window.top // size, window.left // size
@@ -87,6 +86,20 @@ class TileCache:
             first, last = top // STRIPE_BLOCKS, -(-(top + rows) // STRIPE_BLOCKS)
             stripes = torch.cat([self._stripe(attention, head, size, number) for number in range(first, last)])
             return stripes[top - first * STRIPE_BLOCKS:top - first * STRIPE_BLOCKS + rows, left:left + columns]
+
+    def score(self, attention: TracedAttention, head: int, row: int, column: int) -> ScoreParts | None:
+        """The score of one weight by dimension; None if it is not a dot product."""
+        for name, number, count in (("head", head, attention.heads), ("row", row, attention.rows),
+                                    ("column", column, attention.columns)):
+            if not 0 <= number < count:
+                raise checks.wrong(name, f"at least 0 and below {count}", number)
+        with self._lock:
+            self._check_open()
+            return score_parts(attention.look, head, row, column)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("The server is shutting down.")
 
     def _head_map(self, attention: TracedAttention, head: int, size: int) -> Tensor:
         """The whole map of one head, computed from the finest one that is small enough, which is cached."""
@@ -198,59 +211,57 @@ def _check_window(attention: TracedAttention, head: int, window: TileWindow, siz
     return TileWindow(window.top, window.left, rows, columns)
 
 
-def projected_forms(attention: TracedAttention) -> Iterator["ProjectedWeights"]:
-    """Queries and keys in half precision, and then in 24 bits, which is more exact and half as large again.
+class Projection(NamedTuple):
+    """Queries and keys whose products, scaled, are the scores of an attention with softmax."""
 
-    There is none if the weights are not a softmax of dot products, or if the numbers exceed half precision.
-    """
-    look = attention.look
-    if not isinstance(look, Look) or look.bias is not None:
-        return
-    problem, mask = look.problem, None if look.mask is None else as_mask(look.mask)
-    dot = problem.score.as_dot(problem.query)
-    if dot is None or type(problem.normalize) is not Softmax or type(mask) not in (Causal, Window, type(None)):
-        return
-    query, key = (part.float().cpu() for part in (dot[0].expand(*problem.leading, -1, -1), problem.key))
-    halves = [part.half() for part in (query, key)]
-    if all(bool(part.isfinite().all()) for part in halves):
-        yield ProjectedWeights(halves[0], halves[1], dot[1], mask)
-        steps = (_step(query), _step(key))
-        yield ProjectedWeights(_whole_steps(query, steps[0]), _whole_steps(key, steps[1]), dot[1], mask, steps)
+    query: Tensor
+    """(H, n, D), float32."""
+    key: Tensor
+    """(h, N, D), float32."""
+    scale: float
+    mask: Mask | None
 
+    @classmethod
+    def of(cls, attention: TracedAttention) -> "Projection | None":
+        """The projection of an attention; None if its weights are not a softmax of dot products."""
+        look = attention.look
+        if not isinstance(look, Look) or look.bias is not None:
+            return None
+        problem, mask = look.problem, None if look.mask is None else as_mask(look.mask)
+        dot = problem.score.as_dot(problem.query)
+        if dot is None or type(problem.normalize) is not Softmax or type(mask) not in (Causal, Window, type(None)):
+            return None
+        query, key = (part.float().cpu() for part in (dot[0].expand(*problem.leading, -1, -1), problem.key))
+        return cls(query, key, dot[1], mask) if bool(query.isfinite().all() and key.isfinite().all()) else None
 
-def _step(numbers: Tensor) -> float:
-    """The unit of 24-bit numbers that reach as far as these."""
-    return float(numbers.abs().max()) / (2 ** 23 - 1) or 1.0 if numbers.numel() else 1.0
+    def nbytes(self, bits: int) -> int:
+        """The size in bytes of queries and keys of this number of bits, with the normalizers."""
+        sizes = [len(part) * -(-part[0].numel() * bits // 8) for part in (self.query, self.key)]
+        return sum(sizes) + 4 * self.query.shape[0] * self.query.shape[1]
 
-
-def _whole_steps(numbers: Tensor, step: float) -> Tensor:
-    """The numbers as whole multiples of a step, int32, from −2²³ + 1 to 2²³ − 1."""
-    return (numbers.double() / step).round().int()
+    def rounded(self, bits: int) -> "ProjectedWeights":
+        """Queries and keys as whole multiples of a step, which reaches to the largest number of each head."""
+        steps = [part.abs().amax(dim=(1, 2)).double() / (2 ** (bits - 1) - 1) for part in (self.query, self.key)]
+        of_query, of_key = (one.masked_fill(one == 0, 1.0) for one in steps)
+        return ProjectedWeights((self.query.double() / of_query[:, None, None]).round().int(),
+                                (self.key.double() / of_key[:, None, None]).round().int(), self.scale, self.mask, bits,
+                                (of_query.tolist(), of_key.tolist()))
 
 
 @dataclass(frozen=True)
 class ProjectedWeights:
-    """Queries and keys from which the page computes weights."""
+    """Rounded queries and keys from which the page computes weights."""
 
     query: Tensor
-    """(H, n, D), float16, or int32 of 24 bits."""
+    """(H, n, D), int32, whole multiples of the step of their head."""
     key: Tensor
-    """(h, N, D), of the same type."""
+    """(h, N, D), int32."""
     scale: float
     mask: Mask | None
-    steps: tuple[float, float] | None = None
-    """What 1 stands for in whole queries and keys."""
-
-    @property
-    def bits(self) -> int:
-        """The number of bits of a query or key."""
-        return 16 if self.steps is None else 24
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes without the overview."""
-        numbers = self.query.numel() + self.key.numel()
-        return self.bits // 8 * numbers + 4 * self.query.shape[0] * self.query.shape[1]
+    bits: int
+    """The number of bits of a query or key, with its sign."""
+    steps: tuple[list[float], list[float]]
+    """What 1 stands for in the queries of each head, and in the keys of each key head."""
 
     @torch.no_grad()
     def normalizers_and_means(self, size: int) -> tuple[Tensor, Tensor]:
@@ -278,24 +289,29 @@ class ProjectedWeights:
         return normalizers, sums / _block_counts(n, N, size)
 
     @torch.no_grad()
-    def error(self, attention: TracedAttention, normalizers: Tensor) -> float:
-        """The largest difference to the exact weights, in evenly spaced rows."""
+    def error(self, attention: TracedAttention) -> float:
+        """The largest difference to the exact weights, in evenly spaced rows, of what the page computes.
+
+        The page computes in double precision, from queries, keys and normalizers in single precision.
+        """
         n, N = attention.rows, attention.columns
         indices = sorted({n * part // SAMPLED_ROWS for part in range(SAMPLED_ROWS)} | {n - 1})
         exact, largest = attention.look.rows(indices).float().cpu(), 0.0
         for head in range(attention.heads):
             query, key = self._head(head)
+            wide_query, wide_key = query.double(), key.double()
             for place, row in enumerate(indices):
-                scores = self._scores(query, key, slice(row, row + 1), slice(0, N))
-                rounded = _weights_from_scores(scores, normalizers[head, row:row + 1])
+                normalizers = self._scores(query, key, slice(row, row + 1), slice(0, N)).logsumexp(-1).double()
+                scores = self._scores(wide_query, wide_key, slice(row, row + 1), slice(0, N))
+                rounded = _weights_from_scores(scores, normalizers)
                 largest = max(largest, float((rounded[0] - exact[head, place]).abs().max()))
         return largest
 
     def _head(self, head: int) -> tuple[Tensor, Tensor]:
         """The scaled queries and the keys of one head, in single precision."""
         key_head = head // (len(self.query) // len(self.key))
-        of_query, of_key = self.steps or (1.0, 1.0)
-        return self.query[head].float() * (of_query * self.scale), self.key[key_head].float() * of_key
+        return (self.query[head].float() * (self.steps[0][head] * self.scale),
+                self.key[key_head].float() * self.steps[1][key_head])
 
     def _scores(self, query: Tensor, key: Tensor, rows: slice, columns: slice) -> Tensor:
         scores = query[rows] @ key[columns].T

@@ -3,8 +3,8 @@
 
 const scene = JSON.parse(document.getElementById("scene").textContent);
 const SPACE = "http://www.w3.org/2000/svg";
-const SIDE = 640, EDGE = 24, SHOWN_WEIGHT = 0.02;
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#444444"];
+const SIDE = 640, EDGE = 24, SHOWN_WEIGHT = 0.02, MAX_ARROWS = 3;
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#868686"];
 const slider = document.getElementById("time");
 const chosenFutures = document.getElementById("futures");
 const chosenAgent = document.getElementById("agent");
@@ -12,21 +12,13 @@ const picture = document.getElementById("picture");
 const table = document.getElementById("weights");
 const steps = scene.past[0].length, later = scene.futures[0][0].length;
 
-/** All points of the scene, to find its bounds. */
-function allPoints() {
-  const points = [];
-  for (const tracks of [scene.past, scene.truth || []]) for (const track of tracks) points.push(...track);
-  for (const futures of scene.futures) for (const future of futures) points.push(...future);
-  return points.filter((point) => point);
-}
-
-const points = allPoints();
-const low = [0, 1].map((axis) => Math.min(...points.map((point) => point[axis])));
-const high = [0, 1].map((axis) => Math.max(...points.map((point) => point[axis])));
+const [low, high] = scene.bounds;
 const scale = (SIDE - 2 * EDGE) / Math.max(high[0] - low[0], high[1] - low[1], 1e-9);
+const size = [0, 1].map((axis) => 2 * EDGE + (high[axis] - low[axis]) * scale);
+picture.setAttribute("viewBox", `0 0 ${size.map((length) => length.toFixed(1)).join(" ")}`);
 
 function place(point) {
-  return [EDGE + (point[0] - low[0]) * scale, SIDE - EDGE - (point[1] - low[1]) * scale];
+  return [EDGE + (point[0] - low[0]) * scale, size[1] - EDGE - (point[1] - low[1]) * scale];
 }
 
 function draw(name, attributes, parent = picture) {
@@ -49,7 +41,7 @@ function at(agent, step) {
 function arrow(from, to, weight) {
   const [x1, y1] = place(from), [x2, y2] = place(to);
   const length = Math.hypot(x2 - x1, y2 - y1) || 1, ux = (x2 - x1) / length, uy = (y2 - y1) / length;
-  const tip = [x2 - 8 * ux, y2 - 8 * uy], style = { stroke: "#111", "stroke-opacity": Math.min(1, 0.15 + 2 * weight),
+  const tip = [x2 - 8 * ux, y2 - 8 * uy], style = { stroke: "currentColor", "stroke-opacity": Math.min(1, 0.15 + 2 * weight),
     "stroke-width": (0.8 + 8 * weight).toFixed(2), "stroke-linecap": "round" };
   draw("line", { x1: x1.toFixed(1), y1: y1.toFixed(1), x2: tip[0].toFixed(1), y2: tip[1].toFixed(1), ...style });
   for (const side of [-1, 1]) {
@@ -63,6 +55,7 @@ function show() {
   table.replaceChildren();
   const step = Number(slider.value), count = Number(chosenFutures.value), only = chosenAgent.value;
   const observed = Math.min(step, steps - 1);
+  showLooks(observed, only);
   scene.agents.forEach((name, agent) => {
     const colour = COLOURS[agent % COLOURS.length], faded = only !== "" && Number(only) !== agent;
     const end = Math.max(0, step - steps + 1);
@@ -75,29 +68,32 @@ function show() {
       }
     }
     if (scene.truth) line([scene.past[agent][steps - 1], ...scene.truth[agent].slice(0, end)],
-      { stroke: "#111", "stroke-width": 1.4, "stroke-dasharray": "2 3", "stroke-opacity": faded ? 0.25 : 1 });
+      { stroke: "currentColor", "stroke-width": 1.4, "stroke-dasharray": "2 3", "stroke-opacity": faded ? 0.25 : 1 });
     const here = at(agent, step);
     if (!here) return;
     const [x, y] = place(here);
     const dot = draw("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: 5, fill: colour });
     draw("title", {}, dot).textContent = name;
     dot.addEventListener("click", () => { chosenAgent.value = only === String(agent) ? "" : String(agent); show(); });
-    const label = draw("text", { x: (x + 7).toFixed(1), y: (y - 6).toFixed(1), "font-size": 11, fill: "currentColor" });
+    const label = draw("text", { x: (x + 7).toFixed(1), y: (y - 6).toFixed(1), "font-size": 11 });
     label.textContent = name;
   });
-  showLooks(observed, only);
   const frame = scene.frame + (step - steps + 1) * scene.step;
   document.getElementById("now").textContent = `frame ${+frame.toFixed(6)}, ${step < steps ? "observed" : "predicted"}`;
 }
 
-/** The arrows of one observed step, and the same numbers as a table. */
+/** The arrows of one observed step, the strongest of each agent, and the largest numbers as a table. */
 function showLooks(step, only) {
   const found = [];
-  scene.looks.forEach((rows, agent) => rows[step].forEach((weight, other) => {
-    if (other === agent || weight < SHOWN_WEIGHT || (only !== "" && Number(only) !== agent)) return;
-    const from = scene.past[agent][step], to = scene.past[other][step];
-    if (from && to) { arrow(from, to, weight); found.push([weight, agent, other]); }
-  }));
+  scene.looks.forEach((rows, agent) => {
+    if (only !== "" && Number(only) !== agent) return;
+    const own = rows[step].map((weight, other) => [weight, agent, other]).filter(([weight, , other]) =>
+      other !== agent && weight >= SHOWN_WEIGHT && scene.past[agent][step] && scene.past[other][step]);
+    own.sort((one, other) => other[0] - one[0]);
+    for (const [weight, , other] of own.slice(0, MAX_ARROWS))
+      arrow(scene.past[agent][step], scene.past[other][step], weight);
+    found.push(...own);
+  });
   found.sort((one, other) => other[0] - one[0]);
   for (const [weight, agent, other] of found.slice(0, 20)) {
     const row = table.insertRow();

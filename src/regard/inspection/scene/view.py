@@ -15,6 +15,7 @@ import base64
 import hashlib
 import html
 import json
+from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 DIGITS = 4
-PICTURE_SIDE = 5.0
-SHOWN_WEIGHT = 0.02
-"""Smaller weights get no arrow."""
+PICTURE_WIDTH = 6.0
+"""Inches."""
+SHOWN_WEIGHT, MAX_ARROWS = 0.02, 3
+"""Smaller weights get no arrow, and neither does any but the three largest of an agent."""
+SHOWN_PROBABILITY = 0.9
+"""The picture has room for the most probable futures of each agent that have this probability together."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ def scene_html(view: SceneView) -> str:
 <title>{title}</title>
 <style>{style}</style>
 <h1>{title}</h1>
-<p>Thick lines: observed. Thin lines: futures, the more probable the darker. Dotted: what happened. Arrows: whom an
-agent attends to at the chosen step, thicker for larger weights. Click an agent to see it alone.</p>
+<p>Thick lines: observed. Thin lines: futures, stronger where more probable. Dotted: what happened. Arrows: whom an
+agent attends to most at the chosen step, thicker for larger weights. Click an agent to see it alone.</p>
 <div class="controls">
 <label>Time <input id="time" type="range" min="0" step="1"></label><output id="now"></output>
 <label>Futures <input id="futures" type="number" min="1" step="1"></label>
@@ -99,7 +103,19 @@ def _document(view: SceneView) -> dict[str, Any]:
             "probabilities": np.round(view.probabilities, DIGITS).tolist(),
             "looks": np.round(view.looks, DIGITS).tolist(),
             "truth": None if view.truth is None else _points(view.truth),
-            "frame": view.frame, "step": view.step}
+            "frame": view.frame, "step": view.step, "bounds": scene_bounds(view).round(DIGITS).tolist()}
+
+
+def scene_bounds(view: SceneView) -> Floats:
+    """The lowest and the highest x and y, (2, 2), of what was observed, what happened, and the most probable futures.
+
+    A model has a few improbable futures that lead far away; with room for all of them, the others would be small.
+    """
+    before = np.cumsum(view.probabilities, axis=-1) - view.probabilities
+    parts = [view.past.reshape(-1, 2), view.futures[before < SHOWN_PROBABILITY].reshape(-1, 2)]
+    parts += [] if view.truth is None else [view.truth.reshape(-1, 2)]
+    points = np.concatenate(parts)
+    return np.stack([np.nanmin(points, axis=0), np.nanmax(points, axis=0)])
 
 
 def _points(array: Floats) -> Any:
@@ -110,8 +126,21 @@ def _points(array: Floats) -> Any:
 
 def scene_picture(view: SceneView) -> "Figure":
     """A picture of the last observed step."""
+    from matplotlib.patheffects import withStroke
+
     with canvas.new_figure() as figure:
-        axes = canvas.add_panel(figure, 0, 0, PICTURE_SIDE, PICTURE_SIDE)
+        low, high = scene_bounds(view)
+        margin = 0.04 * float((high - low).max())
+        across, down = high - low + 2 * margin
+        axes = canvas.add_panel(figure, 0, 0, PICTURE_WIDTH, float(PICTURE_WIDTH * np.clip(down / across, 0.4, 1.2)))
+        drawn = Counter[int]()
+        for agent, other, weight in _arrows(view):
+            drawn[agent] += 1
+            if drawn[agent] > MAX_ARROWS:
+                continue
+            axes.annotate("", view.past[other, -1], view.past[agent, -1], arrowprops={
+                "arrowstyle": "->", "linewidth": 0.5 + 5 * weight, "alpha": float(np.clip(0.2 + 2 * weight, 0, 1)),
+                "color": canvas.INK, "shrinkA": 4, "shrinkB": 4})
         for agent, name in enumerate(view.agents):
             colour = canvas.LINE_COLOURS[agent % len(canvas.LINE_COLOURS)]
             here = view.past[agent, -1]
@@ -124,13 +153,12 @@ def scene_picture(view: SceneView) -> "Figure":
                           linestyle=":")
             axes.plot(*here, marker="o", color=colour, markersize=5)
             axes.annotate(name, here, xytext=(4, 4), textcoords="offset points", fontsize=canvas.LABEL_SIZE,
+                          path_effects=[withStroke(linewidth=2.0, foreground=canvas.PAPER)],
                           **canvas.text_style([name]))
-        for agent, other, weight in _arrows(view):
-            axes.annotate("", view.past[other, -1], view.past[agent, -1], arrowprops={
-                "arrowstyle": "->", "linewidth": 0.5 + 5 * weight, "alpha": float(np.clip(0.2 + 2 * weight, 0, 1)),
-                "color": canvas.INK, "shrinkA": 4, "shrinkB": 4})
+        axes.set(xlim=(low[0] - margin, high[0] + margin), ylim=(low[1] - margin, high[1] + margin))
         axes.set_aspect("equal", adjustable="datalim")
-        notes = ["lines: observed; thin: futures by probability; dotted: truth; arrows: attention at the last step"]
+        notes = ["lines: observed; thin: futures by probability; dotted: truth; arrows: the largest attention weights "
+                 "at the last step"]
         return canvas.finish_figure(figure, view.title, notes)
 
 

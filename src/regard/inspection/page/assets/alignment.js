@@ -1,10 +1,11 @@
 // The matrix of an attention, by words or subwords, with a list of the largest weights of what is pinned.
 
 import { Chart } from "./chart.js";
-import { attentionChoice, headChoice, textButton, mutedText, notice, scaleChoice, sizeText, weightTable, toggle, traceNumber, weightList } from "./controls.js";
+import { attentionChoice, closing, failure, headChoice, textButton, mutedText, notice, scaleChoice, sizeText, weightTable, toggle, traceNumber, weightList } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { plural } from "./numbers.js";
 import { attentionTitle, groupTokens, isSmall, maskFunction, wholeMatrix, matrixPlane, shiftRows } from "./planes.js";
+import { showScore } from "./scores.js";
 import { hasWords, tokenUnits, wordUnits } from "./text.js";
 import { attentionSize } from "./weights.js";
 
@@ -143,28 +144,27 @@ export function openMatrix(app, room) {
     );
     return;
   }
-  let closed = false;
-  app.onClose(() => {
-    closed = true;
-  });
+  const view = closing(app);
   alignmentMatrix(app, number, chosen, by).then(
     (found) => {
-      if (!closed) showAlignment(app, chosen, found, scale, main, aside);
+      if (!view.closed) showAlignment(app, number, chosen, found, scale, main, aside);
     },
-    (error) => fill(main, make("p", { class: "wrong" }, error.message))
+    (error) => fill(main, failure(error))
   );
 }
 
 /**
  * @param {App} app
- * @param {{offset: number}} chosen
+ * @param {number} number
+ * @param {{attention: number, head: number, offset: number}} chosen
  * @param {Awaited<ReturnType<typeof alignmentMatrix>>} found
  * @param {{shape: Shape, whole: boolean}} scale
  * @param {HTMLElement} main
  * @param {HTMLElement} aside
  */
-function showAlignment(app, chosen, found, scale, main, aside) {
+function showAlignment(app, number, chosen, found, scale, main, aside) {
   const { plane, rows, columns, values } = found;
+  const score = make("section", { class: "weights score", "aria-live": "polite" });
   const chart = new Chart(app, plane, {
     shape: scale.shape,
     whole: scale.whole,
@@ -199,8 +199,25 @@ function showAlignment(app, chosen, found, scale, main, aside) {
         : null,
       ofRow || ofColumn
         ? textButton("Unpin", () => pin(null, null))
-        : mutedText("Click a cell of the map to list the largest weights of its row and of its column.")
+        : mutedText("Click a cell of the map to list the largest weights of its row and of its column."),
+      score
     );
+    fill(score);
+    const [down, across] = [rows[row ?? -1], columns[column ?? -1]];
+    // A score is of two tokens and one head; a file would only say that it has none.
+    if (!app.page.served || chosen.head < 0 || down?.first !== down?.last || across?.first !== across?.last) return;
+    if (down && across)
+      void showScore(
+        app,
+        {
+          trace: number,
+          attention: chosen.attention,
+          head: chosen.head,
+          row: down.first + chosen.offset,
+          column: across.first
+        },
+        score
+      );
   };
   fill(
     main,

@@ -2,7 +2,7 @@
 // search with the number that they are ranked by.
 
 import { selectedAttention } from "./alignment.js";
-import { mutedText, thumbnail } from "./controls.js";
+import { closing, mutedText, thumbnail } from "./controls.js";
 import { isolatedText, make } from "./dom.js";
 import { formatFixed, formatPercent, plural } from "./numbers.js";
 import { attentionTitle, headPlane } from "./planes.js";
@@ -78,12 +78,27 @@ export function headStrip(app, number, through) {
     to.element.focus();
   };
   void fillStrip(app, number, heads);
-  return make(
+  const summary = make(
+    "summary",
+    {},
+    `${plural(count, "head")} (${matchMedia("(hover: none)").matches ? "tap one" : "point at one"})`
+  );
+  // On a phone, style.css makes a sheet at the lower edge of it, under the words that it changes.
+  const strip = make(
     "details",
-    { class: "strip", open: !matchMedia("(max-width: 900px)").matches },
-    make("summary", {}, `${plural(count, "head")} (point at one)`),
+    {
+      class: "strip",
+      open: !matchMedia("(max-width: 900px)").matches,
+      keydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key !== "Escape" || getComputedStyle(strip).position !== "fixed") return;
+        strip.open = false;
+        summary.focus();
+      }
+    },
+    summary,
     make("div", { class: "strip-grid", keydown: walk }, ...rows)
   );
+  return strip;
 }
 
 /**
@@ -130,13 +145,10 @@ function miniature(title, code, attention, head, through, keep) {
  * @param {Mini[]} heads
  */
 async function fillStrip(app, number, heads) {
-  let closed = false;
-  app.onClose(() => {
-    closed = true;
-  });
+  const view = closing(app);
   for (const { attention, head, element } of heads) {
     const found = await thumbnail(headPlane(app, number, attention, head), EDGE, "linear").catch(() => null);
-    if (closed) return;
+    if (view.closed) return;
     if (found) element.append(found.canvas);
     const wait = yieldToBrowser();
     if (wait) await wait;

@@ -4,7 +4,8 @@
 import { formatCount } from "./numbers.js";
 import { themeValue } from "./scale.js";
 
-export const MIN_LABELLED_CELL = 11; // pixels of a cell that has its name beside it
+export const MIN_LABELLED_CELL = 11; // pixels between two names
+const MAX_STEP = 5; // cells of which one has its name; where it would be more, positions stand instead
 const SLANT = -Math.PI / 3.6;
 
 /**
@@ -59,6 +60,29 @@ function* visibleTokens(axis) {
   }
 }
 
+/**
+ * How many cells have one name between them: 1 for names of all, 0 for positions in their place.
+ * @param {number} cell pixels
+ */
+function labelStep(cell) {
+  const step = Math.ceil(MIN_LABELLED_CELL / cell);
+  return step <= MAX_STEP ? step : 0;
+}
+
+/**
+ * The tokens in view that have room for their names. What is pointed at or pinned takes the room of its neighbours.
+ * @param {Axis} axis
+ * @returns {Generator<[number, number]>}
+ */
+function* namedTokens(axis) {
+  const step = labelStep(axis.zoom);
+  const beside = Array.from({ length: step - 1 }, (_, k) => k + 1);
+  for (const [i, place] of visibleTokens(axis)) {
+    const free = i % step === 0 && !beside.some((k) => axis.strong(i + k) || axis.strong(i - k));
+    if (free || axis.strong(i)) yield [i, place];
+  }
+}
+
 /** @param {Axis} axis @returns {Generator<[number, number]>} round positions, far enough apart */
 function* tickPositions(axis) {
   let step = 1;
@@ -79,7 +103,7 @@ function* tickPositions(axis) {
 export function rowAxis(pen, axis, x) {
   pen.textAlign = "right";
   pen.textBaseline = "middle";
-  if (axis.zoom < MIN_LABELLED_CELL) {
+  if (!labelStep(axis.zoom)) {
     pen.font = fontOf(0);
     pen.fillStyle = themeValue("soft");
     for (const [i, y] of tickPositions(axis)) {
@@ -88,7 +112,7 @@ export function rowAxis(pen, axis, x) {
     }
     return;
   }
-  for (const [i, y] of visibleTokens(axis)) {
+  for (const [i, y] of namedTokens(axis)) {
     pen.font = (axis.strong(i) ? "600 " : "") + fontOf(axis.zoom);
     pen.fillStyle = themeValue(axis.strong(i) ? "accent" : "ink");
     pen.fillText(truncated(pen, axis.name(i), x - 12), x - 7, y + axis.zoom / 2 + 1);
@@ -104,7 +128,7 @@ export function rowAxis(pen, axis, x) {
  */
 export function columnAxis(pen, axis, y, broad) {
   pen.textBaseline = "middle";
-  if (axis.zoom < MIN_LABELLED_CELL) {
+  if (!labelStep(axis.zoom)) {
     pen.font = fontOf(0);
     pen.fillStyle = themeValue("soft");
     for (const [i, x] of tickPositions(axis)) {
@@ -116,7 +140,7 @@ export function columnAxis(pen, axis, y, broad) {
   }
   const flat = broad + 6 <= axis.zoom;
   pen.textAlign = flat ? "center" : "left";
-  for (const [i, x] of visibleTokens(axis)) {
+  for (const [i, x] of namedTokens(axis)) {
     pen.font = (axis.strong(i) ? "600 " : "") + fontOf(axis.zoom);
     pen.fillStyle = themeValue(axis.strong(i) ? "accent" : "ink");
     pen.save();
@@ -133,7 +157,7 @@ export function columnAxis(pen, axis, y, broad) {
  * @param {number} cell
  */
 export function columnLabelSpace(broad, cell) {
-  if (cell < MIN_LABELLED_CELL) return { above: 26, beyond: 16 };
+  if (!labelStep(cell)) return { above: 26, beyond: 16 };
   if (broad + 6 <= cell) return { above: 26, beyond: 8 };
   return {
     above: Math.ceil(broad * Math.sin(-SLANT)) + 18,

@@ -2,11 +2,12 @@
 // for the words that both have.
 
 import { Chart } from "./chart.js";
-import { attentionChoice, choice, headChoice, mutedText, scaleChoice } from "./controls.js";
+import { attentionChoice, choice, closing, failure, headChoice, mutedText, scaleChoice, traceName } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { alignmentMatrix, defaultAttention } from "./alignment.js";
 import { differencePlane, headPlane, isSmall, namesOf } from "./planes.js";
 import { directionOf, pairWords, textOf } from "./text.js";
+import { VIEWS } from "./views.js";
 
 const MAX_PAIRED = 1 << 16; // cells of a map whose rows and columns are paired by their names
 
@@ -137,14 +138,6 @@ function picker(app, half, title) {
 }
 
 /**
- * @param {Trace} trace
- * @param {number} number
- */
-export function traceName(trace, number) {
-  return `${number + 1}: ${[trace.model, trace.title].filter(Boolean).join(" · ") || "trace"}`.slice(0, 80);
-}
-
-/**
  * The outputs of two traces, one below the other.
  * @param {App} app
  * @param {number[]} numbers
@@ -165,8 +158,7 @@ function outputLines(app, numbers) {
   );
 }
 
-/** @type {View} */
-export const compareView = {
+VIEWS.push({
   name: "compare",
   title: "Compare",
   open(app, room) {
@@ -179,10 +171,7 @@ export const compareView = {
     const pickers = make("div", { class: "pickers" }, picker(app, "", "First"), picker(app, "2", "Second"), element);
     const outputs = outputLines(app, halves.map(({ trace }) => trace));
     fill(room, make("h2", { class: "visually-hidden" }, "Compare"), outputs, pickers, charts);
-    let closed = false;
-    app.onClose(() => {
-      closed = true;
-    });
+    const view = closing(app);
     const words = halves[0].trace !== halves[1].trace && small && app.state.units !== "tokens";
     Promise.all(
       halves.map(async ({ trace, attention, head }) =>
@@ -192,14 +181,14 @@ export const compareView = {
       )
     ).then(
       (planes) => {
-        if (closed) return;
+        if (view.closed) return;
         const titles = planes.map(({ name }, i) => {
           if (app.traces.length < 2) return name;
           return `${models[0] !== models[1] && models[i] ? models[i] : `Trace ${halves[i].trace + 1}`}: ${name}`;
         });
         comparisonCharts(app, planes, [...titles, "Difference: second − first"], { shape, whole, tall: 520 }, charts);
       },
-      (error) => fill(charts, make("p", { class: "wrong", role: "alert" }, error.message))
+      (error) => fill(charts, failure(error))
     );
   }
-};
+});

@@ -24,6 +24,14 @@ export function choice(label, options, value, chosen) {
   return make("div", { class: "choice" }, make("label", { for: id }, label), select);
 }
 
+/**
+ * @param {Trace} trace
+ * @param {number} number
+ */
+export function traceName(trace, number) {
+  return `${number + 1}: ${[trace.model, trace.title].filter(Boolean).join(" · ") || "trace"}`.slice(0, 80);
+}
+
 /** @param {App} app */
 export function traceNumber(app) {
   return pickNumber(app.state.trace, app.traces.length, 0);
@@ -77,6 +85,12 @@ export function scaleChoice(app, usual) {
   const shape = /** @type {Shape} */ (value in SCALE_NAMES ? value : "linear");
   return { shape, whole: value === "one", element: choice("Scale", SCALES, value, (scale) => app.navigate({ scale })) };
 }
+
+/** @type {[string, string][]} */
+export const TWO_MODES = [
+  ["mattered", "what mattered"],
+  ["looked", "where it looked"]
+];
 
 /**
  * A few choices beside each other.
@@ -203,25 +217,23 @@ export async function thumbnail(plane, edge, shape) {
 }
 
 /**
- * The weights on the patches of an image, as a picture of the image's shape.
- * @param {Side} side
- * @param {Float32Array} values of its tokens
+ * What went wrong, in the place of what was to be shown.
+ * @param {Error} error
  */
-export function patchFigure(side, values) {
-  const [rows, columns] = /** @type {[number, number]} */ (side.grid);
-  const own = values.slice(side.lead ?? 0, (side.lead ?? 0) + rows * columns);
-  const { low, high } = extent(own);
-  const range = `from ${formatWeight(Math.min(0, low))} to ${formatWeight(high)}`;
-  const label = `Weights on ${rows} × ${columns} patches of the image, ${range}`;
-  const canvas = make("canvas", { class: "patches", role: "img", "aria-label": label });
-  const plane = { rows, columns, masked: () => false };
-  paintBlocks(canvas, { rows, columns, values: own }, new Scale("linear", low, high), plane, {
-    top: 0,
-    left: 0,
-    down: 1,
-    across: 1
+export function failure(error) {
+  return make("p", { class: "wrong", role: "alert" }, error.message);
+}
+
+/**
+ * Whether the view has been closed since, for what comes later.
+ * @param {App} app
+ */
+export function closing(app) {
+  const state = { closed: false };
+  app.onClose(() => {
+    state.closed = true;
   });
-  return make("figure", {}, canvas, make("figcaption", { class: "quiet" }, label));
+  return state;
 }
 
 /**

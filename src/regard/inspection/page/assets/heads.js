@@ -1,11 +1,15 @@
-// The view "Heads": all layers × heads as small maps, with entropy and the pattern that each head follows.
+// The view "Heads": all layers × heads as small maps, with entropy, and what each does: its role and cost over many
+// sentences, where they were measured, or the pattern that it follows in this text.
 
 import { Chart } from "./chart.js";
 import { choice, textButton, mutedText, scaleChoice, sizeText, weightTable, thumbnail, traceNumber } from "./controls.js";
-import { fill, make, pickNumber } from "./dom.js";
-import { formatCount, formatFixed, formatPercent, formatTick } from "./numbers.js";
+import { fill, isolatedText, make, pickNumber } from "./dom.js";
+import { formatCount, formatFixed, formatPercent, formatTick, plural } from "./numbers.js";
 import { attentionTitle, headPlane, isSelfAttention } from "./planes.js";
+import { costLine, knownHead, ROLE_NAMES, roleLine, roleName, roleTable } from "./roles.js";
+import { showScore } from "./scores.js";
 import { isSeparator } from "./text.js";
+import { hasView, VIEWS } from "./views.js";
 import { yieldToBrowser, attentionSize, visibleColumns } from "./weights.js";
 
 /** A head is named after a pattern that holds at least half of its weight ... */
@@ -117,17 +121,22 @@ export const NAMING_RULE =
   "Separators are tokens such as </s> and [SEP].";
 
 /** @typedef {import("./heads.js").Measured | null} Found */
-/** @typedef {{attention: number, head: number, element: HTMLElement, measured: Found}} Card */
+/** @typedef {{attention: number, head: number, element: HTMLElement, measured: Found, known: Known | null}} Card */
+/** @typedef {import("./roles.js").Known} Known */
 
-/** @type {View} */
-export const headsView = {
+/** @type {[string, string][]} */
+const SORTS = [
+  ["place", "place in the model"],
+  ["cost", "cost"],
+  ["role", "role"]
+];
+
+VIEWS.push({
   name: "heads",
   title: "Heads",
   open(app, room) {
     const number = traceNumber(app);
     const trace = app.traces[number];
-    /** @type {Card[]} */
-    const cards = [];
     const dialog = make("dialog", {
       class: "sheet",
       "aria-label": "One head",
@@ -136,58 +145,104 @@ export const headsView = {
         fill(dialog);
       }
     });
+    const sort = trace.heads && SORTS.some(([name]) => name === app.state.sort) ? app.state.sort : "place";
     const names = make("p", { class: "quiet tally" });
-    const show = app.state.named ?? "";
     const filter = make("div", { class: "controls" });
-    const queue = cardLoader(app, number, cards, () => countPatterns(app, cards, names, filter, show));
-    const groups = trace.attentions.map((one, attention) =>
-      make(
-        "section",
-        { class: "layer" },
-        make("h2", { title: one.name }, attentionTitle(trace, one), " ", make("small", {}, sizeText(trace, one))),
-        make(
-          "div",
-          { class: "cards" },
-          ...Array.from({ length: one.heads }, (_, head) => {
-            const element = make(
-              "button",
-              { type: "button", class: "card", click: () => openHead(app, number, attention, head, dialog) },
-              make("span", { class: "frame" }),
-              make(
-                "span",
-                { class: "title" },
-                make("span", { class: "visually-hidden" }, attentionTitle(trace, one) + ", "),
-                `head ${head}`
-              )
-            );
-            /** @type {Card} */
-            const card = { attention, head, element, measured: null };
-            cards.push(card);
-            queue.add(card, one.data.kind === "weights");
-            return element;
-          })
-        )
-      )
+    const cards = trace.attentions.flatMap((one, attention) =>
+      Array.from({ length: one.heads }, (_, head) => {
+        const open = () => openHead(app, number, attention, head, dialog);
+        return makeCard(trace, attention, head, sort === "place", open);
+      })
     );
+    const update = () => countLabels(app, cards, names, filter, sort, trace);
+    const queue = cardLoader(app, number, cards, update);
     fill(
       room,
       filter,
+      names,
+      ...sections(trace, cards, sort).map(([title, some]) =>
+        make(
+          "section",
+          { class: "layer" },
+          make("h2", {}, ...title),
+          make("div", { class: "cards" }, ...some.map(({ element }) => element))
+        )
+      ),
+      mutedText(trace.heads ? COST_RULE : NAMING_RULE),
       mutedText(
         "Each map has its own colour scale, from 0 to the maximum below it (symmetric around 0 if some weights are " +
           "negative). “Looks at ~5 tokens”: the weights are as spread as 5 equal ones, which is e to the power of " +
           "the entropy, averaged over the rows."
       ),
-      names,
-      ...groups,
-      mutedText(NAMING_RULE),
       dialog
     );
-    countPatterns(app, cards, names, filter, show);
+    for (const card of cards) queue.add(card, trace.attentions[card.attention].data.kind === "weights");
+    update();
     const attention = pickNumber(app.state.attention, trace.attentions.length, -1);
     if (app.state.large && attention >= 0)
       openHead(app, number, attention, pickNumber(app.state.head, trace.attentions[attention].heads, 0), dialog);
   }
-};
+});
+
+const COST_RULE =
+  "Cost: the rise of the loss in nats when the output of the head is set to zero; bold from twice its standard error " +
+  "on. Two heads that do the same replace each other, and then neither costs much. Role: the places that get half of " +
+  "the weight or more, and twice that of even attention; in brackets the strongest role of another head.";
+
+/**
+ * @param {Trace} trace
+ * @param {number} attention
+ * @param {number} head
+ * @param {boolean} grouped whether the layer is named above it
+ * @param {() => void} open
+ * @returns {Card}
+ */
+function makeCard(trace, attention, head, grouped, open) {
+  const known = knownHead(trace, attention, head);
+  const layer = make(
+    "span",
+    { class: grouped ? "visually-hidden" : "" },
+    attentionTitle(trace, trace.attentions[attention]) + ", "
+  );
+  const element = make(
+    "button",
+    { type: "button", class: "card", click: open },
+    make("span", { class: "frame" }),
+    make("span", { class: "title" }, layer, `head ${head}`),
+    known && roleLine(known),
+    known && costLine(known.head)
+  );
+  if (known?.head.role) element.dataset.named = roleName(known.head.role);
+  return { attention, head, element, measured: null, known };
+}
+
+/**
+ * The cards under headings: by layer, by cost or by role.
+ * @param {Trace} trace
+ * @param {Card[]} cards
+ * @param {string} sort
+ * @returns {[(Node | string)[], Card[]][]}
+ */
+function sections(trace, cards, sort) {
+  if (sort === "place")
+    return trace.attentions.map((one, attention) => [
+      [make("span", { title: one.name }, attentionTitle(trace, one)), " ", make("small", {}, sizeText(trace, one))],
+      cards.filter((card) => card.attention === attention)
+    ]);
+  const cost = (/** @type {Card} */ { known }) => known?.head.cost ?? -Number.MAX_VALUE;
+  const costly = [...cards].sort((a, b) => cost(b) - cost(a));
+  if (sort === "cost") return [[["The most costly first"], costly]];
+  const role = (/** @type {Card} */ { known }) => known?.head.role ?? "";
+  const roles = new Set([...Object.keys(ROLE_NAMES), ...cards.map(role).filter(Boolean)]);
+  const score = (/** @type {Card} */ { known }) => known?.head.roles[known.head.role ?? ""] ?? 0;
+  return [...roles, ""]
+    .map((one) => /** @type {[string, Card[]]} */ ([one, costly.filter((card) => role(card) === one)]))
+    .filter(([, some]) => some.length)
+    .map(([one, some]) => [
+      [one ? roleName(one) : "no role", " ", make("small", {}, plural(some.length, "head"))],
+      one ? some.sort((a, b) => score(b) - score(a)) : some
+    ]);
+}
 
 /**
  * Fill cards as they come into view, one after the other.
@@ -249,15 +304,17 @@ async function fillCard(app, number, card) {
     frame.replaceChildren(canvas);
     card.measured = await measureHead(app, number, card.attention, card.head);
     const found = card.measured;
+    const entropy = found?.entropy ?? NaN; // weights below 0 have none
     const nouns = trace.sides[trace.attentions[card.attention].keys].grid ? "patches" : "tokens";
     card.element.append(
       make(
         "span",
         {},
-        found ? `looks at ~${formatFixed(Math.exp(found.entropy), 1)} ${nouns}; ` : "",
+        entropy >= 0 ? `looks at ~${formatFixed(Math.exp(entropy), 1)} ${nouns}; ` : "",
         `strongest${size > 1 ? " block" : ""} ${formatTick(high)}`
       )
     );
+    if (card.known) return; // a role over many sentences says more than a label from this one
     const share = found?.shares.find(({ name }) => name === found.name)?.share;
     if (found?.name)
       card.element.append(
@@ -270,37 +327,47 @@ async function fillCard(app, number, card) {
 }
 
 /**
- * How many heads have which name, and the choice to see only those.
+ * How many heads have which label, and the choices to see only those, and in which order.
  * @param {App} app
  * @param {Card[]} cards
  * @param {HTMLElement} line
  * @param {HTMLElement} filter
- * @param {string} show
+ * @param {string} sort
+ * @param {Trace} trace
  */
-function countPatterns(app, cards, line, filter, show) {
+function countLabels(app, cards, line, filter, sort, trace) {
+  const show = app.state.named ?? "";
   /** @type {Map<string, number>} */
   const counts = new Map();
-  for (const { measured: found } of cards) if (found?.name) counts.set(found.name, (counts.get(found.name) ?? 0) + 1);
+  for (const { element } of cards) {
+    const { named } = element.dataset;
+    if (named) counts.set(named, (counts.get(named) ?? 0) + 1);
+  }
   const sorted = [...counts].sort((a, b) => b[1] - a[1]);
+  const tally = sorted.map(([name, count]) => `${name}: ${count}`).join(" · ");
   const done = cards.filter((card) => card.measured).length;
-  line.textContent =
-    `${formatCount(done)} of ${formatCount(cards.length)} heads measured. ` +
-    sorted.map(([name, count]) => `${name}: ${count}`).join(" · ");
+  if (trace.heads) {
+    const { sentences, data, loss } = trace.heads;
+    const told = `Measured on ${plural(sentences, "sentence")} of `;
+    fill(line, told, isolatedText(data), `; the loss of the whole model is ${formatFixed(loss, 3)} nats. ${tally}`);
+  } else
+    fill(
+      line,
+      `${formatCount(done)} of ${formatCount(cards.length)} heads measured, on this text alone. ${tally} `,
+      make("br"),
+      "For roles and costs over many sentences: ",
+      make("code", {}, "regard look MODEL --heads DATA")
+    );
+  for (const { element } of cards) element.hidden = Boolean(show) && element.dataset.named !== show;
   if (filter.contains(document.activeElement) && filter.childElementCount) return; // do not take it from under a hand
   const names = new Set([...sorted.map(([name]) => name), ...(show ? [show] : [])]);
+  /** @type {[string, string][]} */
+  const options = [...names].map((name) => [name, `${name} (${counts.get(name) ?? 0})`]);
   fill(
     filter,
-    choice(
-      "Show",
-      [
-        ["", "all heads"],
-        ...[...names].map((name) => /** @type {[string, string]} */ ([name, `those that attend to: ${name}`]))
-      ],
-      show,
-      (named) => app.navigate({ named })
-    )
+    choice("Show", [["", "all heads"], ...options], show, (named) => app.navigate({ named })),
+    trace.heads ? choice("Sort by", SORTS, sort, (value) => app.navigate({ sort: value })) : null
   );
-  for (const { element } of cards) element.classList.toggle("faded", Boolean(show) && element.dataset.named !== show);
 }
 
 /**
@@ -315,8 +382,19 @@ function openHead(app, number, attention, head, dialog) {
   const plane = headPlane(app, number, attention, head);
   app.updateState({ attention: String(attention), head: String(head), large: "yes" });
   const { shape, whole } = scaleChoice(app, plane.rows * plane.columns > 1 << 16 ? "log" : "linear");
-  const chart = new Chart(app, plane, { shape, whole, tall: 460 });
+  const score = make("section", { class: "weights score", "aria-live": "polite" });
+  const chart = new Chart(app, plane, {
+    shape,
+    whole,
+    tall: 460,
+    onPick: (row, column) => {
+      chart.pinned = { row, column };
+      chart.redraw();
+      void showScore(app, { trace: number, attention, head, row, column }, score);
+    }
+  });
   const facts = make("div", { class: "facts" });
+  const [measured, known] = [app.traces[number].heads, knownHead(app.traces[number], attention, head)];
   /** @param {string} view */
   const to = (view) => () => app.navigate({ view, large: "", attention: String(attention), head: String(head) });
   fill(
@@ -328,16 +406,19 @@ function openHead(app, number, attention, head, dialog) {
       textButton("Close", () => dialog.close())
     ),
     chart.element,
+    score,
+    known && measured ? roleTable(measured, known) : null,
     facts,
     weightTable(plane),
     make(
       "footer",
       {},
       textButton("Open in Read", to("read")),
-      textButton("Open in Map", to("map")),
-      textButton("Compare", to("compare"))
+      hasView("map") && textButton("Open in Map", to("map")),
+      hasView("compare") && textButton("Compare", to("compare"))
     )
   );
+  fill(score, mutedText("Click a cell, or press Enter on it, to see which dimensions make its score."));
   if (!dialog.open) dialog.showModal();
   chart.layout();
   measureHead(app, number, attention, head)
@@ -356,7 +437,7 @@ function openHead(app, number, attention, head, dialog) {
         make(
           "table",
           {},
-          make("caption", {}, "Share of the weight, and its share under uniform attention"),
+          make("caption", {}, "In this text: share of the weight, and its share under uniform attention"),
           make(
             "tbody",
             {},

@@ -1,22 +1,17 @@
 // The page: reads its document, and shows the title, the tabs and the view that its address names.
 
 import { defaultAttention } from "./alignment.js";
-import { compareView, traceName } from "./comparison.js";
-import { choice, traceNumber } from "./controls.js";
+import { choice, failure, notice, traceName, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, readState, writeState } from "./dom.js";
-import { headsView } from "./heads.js";
-import { mapView } from "./map.js";
 import { plural } from "./numbers.js";
 import { isSmall } from "./planes.js";
-import { readView } from "./read.js";
 import { clearThemeCache, isDark } from "./scale.js";
 import { unpackSearch } from "./search.js";
-import { searchView } from "./search_view.js";
 import { directionOf, textOf } from "./text.js";
-import { tryView } from "./try.js";
+import { VIEWS } from "./views.js";
 import { EmbeddedSource, ServedSource } from "./weights.js";
 
-const VIEWS = [readView, headsView, searchView, tryView, compareView, mapView];
+const ORDER = ["read", "heads", "search", "try", "compare", "map"];
 const LONG = 120; // tokens of a side from which there is a map
 
 /** @type {Record<string, State>} links of earlier versions */
@@ -28,20 +23,46 @@ const RENAMED = {
   long: { view: "map" }
 };
 
+/** @type {Record<string, [string, string, string]>} the title of a view that is not in this page, and how to get it */
+const ABSENT = {
+  search: ["Search", "This trace has no beam search. To record one, run:", 'regard look MODEL "text" --beam 5'],
+  try: [
+    "Try",
+    "This page has no model. To try another text, a forced prefix or another hypothesis, run:",
+    'regard look MODEL "your text"'
+  ]
+};
+
 /**
- * The views that say something of a trace.
+ * The view of this name; where the page does not have it, one that says how to get it.
+ * @param {string} name
  * @param {Trace} trace
+ * @returns {View | undefined}
  */
-function viewsOf(trace) {
+function viewNamed(name, trace) {
+  const view = VIEWS.find((one) => one.name === name);
+  if ((view && (name !== "search" || trace.search?.nodes.length)) || !Object.hasOwn(ABSENT, name)) return view;
+  const [title, text, command] = ABSENT[name];
+  return { name, title, open: (_, room) => fill(room, notice(text), make("pre", {}, make("code", {}, command))) };
+}
+
+/**
+ * The views that say something of a trace, and the one that is asked for.
+ * @param {Trace} trace
+ * @param {View | undefined} asked
+ */
+function viewsOf(trace, asked) {
   const sides = Object.values(trace.sides);
-  const image = sides.some((side) => side.grid);
-  const long = sides.some((side) => side.tokens.length > LONG);
   const written = trace.attentions.some((one) => one.queries === trace.written?.side);
-  return VIEWS.filter((view) => {
-    if (view === searchView) return Boolean(trace.search) || written;
-    if (view === tryView) return !image;
-    return view !== mapView || long;
-  });
+  /** @type {Record<string, boolean>} */
+  const fits = {
+    search: Boolean(trace.search) || written,
+    try: !sides.some((side) => side.grid),
+    map: sides.some((side) => side.tokens.length > LONG)
+  };
+  // A link may ask for a view that has no tab here: then it gets one.
+  const names = ORDER.filter((name) => (fits[name] ?? true) || name === asked?.name);
+  return names.flatMap((name) => viewNamed(name, trace) ?? []);
 }
 
 /** @returns {Page} */
@@ -107,11 +128,11 @@ function start(root) {
     const trace = app.traces[traceNumber(app)];
     const renamed = Object.hasOwn(RENAMED, app.state.view ?? "") ? RENAMED[app.state.view] : null;
     if (renamed) app.updateState(renamed);
-    const asked = VIEWS.find(({ name }) => name === app.state.view);
-    const view = asked ?? (isSmall(trace, trace.attentions[defaultAttention(trace)]) ? readView : mapView);
-    // A link may ask for a view that has no tab here: then it gets one.
-    shown = VIEWS.filter((one) => one === view || viewsOf(trace).includes(one));
-    const repeated = view === readView && !Object.values(trace.sides).some((side) => side.grid);
+    const asked = viewNamed(app.state.view ?? "", trace);
+    const usual = isSmall(trace, trace.attentions[defaultAttention(trace)]) ? "read" : "map";
+    shown = viewsOf(trace, asked);
+    const view = shown.find(({ name }) => name === (asked?.name ?? usual)) ?? shown[0];
+    const repeated = view.name === "read" && !Object.values(trace.sides).some((side) => side.grid);
     header.classList.toggle("repeated", repeated); // the view shows the texts itself
     fill(header, ...pageTitle(app, trace));
     fill(about, ...aboutTrace(app, trace), themeSwitch(app, draw));
@@ -263,9 +284,6 @@ if (place) {
   try {
     start(place);
   } catch (error) {
-    fill(
-      place,
-      make("p", { class: "wrong", role: "alert" }, `This page cannot be shown: ${/** @type {Error} */ (error).message}`)
-    );
+    fill(place, failure(new Error(`This page cannot be shown: ${/** @type {Error} */ (error).message}`)));
   }
 }

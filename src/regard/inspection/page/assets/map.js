@@ -2,13 +2,14 @@
 
 import { selectedAttention } from "./alignment.js";
 import { Chart, focusCell } from "./chart.js";
-import { attentionChoice, headChoice, textButton, mutedText, notice, scaleChoice, sizeText, thumbnail, traceNumber } from "./controls.js";
+import { attentionChoice, closing, headChoice, textButton, mutedText, notice, scaleChoice, sizeText, thumbnail, traceNumber } from "./controls.js";
 import { fill, uniqueId, make, pickNumber } from "./dom.js";
 import { clamp, formatCount, formatWeight } from "./numbers.js";
 import { headPlane } from "./planes.js";
+import { showScore } from "./scores.js";
+import { VIEWS } from "./views.js";
 
-/** @type {View} */
-export const mapView = {
+VIEWS.push({
   name: "map",
   title: "Map",
   open(app, room) {
@@ -23,11 +24,15 @@ export const mapView = {
     const where = make("p", { class: "quiet where" });
     const small = make("div", { class: "minimap", "aria-hidden": "true" });
     const rectangle = make("span", { class: "rectangle" });
+    const score = make("section", { class: "weights score", "aria-live": "polite" });
     let due = 0;
     const chart = new Chart(app, plane, {
       manner: "roaming",
       shape: scale.shape,
       whole: scale.whole,
+      onPick: (row, column) => {
+        if (plane.levels[0] === 1) void showScore(app, { trace: number, attention, head, row, column }, score);
+      },
       onMove: () => {
         const { x, y, zx, zy } = chart.view;
         const [wide, high] = [
@@ -92,10 +97,12 @@ export const mapView = {
           ),
           small,
           where,
+          score,
           rounding(one.data),
           mutedText(
             `${sizeText(trace, one)} weights. Drag or use the arrow keys to move, Ctrl and the wheel or + and − to ` +
-              "zoom, 0 to show all; on a touch screen, two fingers. Shift and the arrow keys move the selected cell."
+              "zoom, 0 to show all; on a touch screen, two fingers. Shift and the arrow keys move the selected cell; " +
+              "a click or Enter shows its score by dimension."
           )
         )
       )
@@ -106,18 +113,15 @@ export const mapView = {
       const ratio = chart.fit.y / chart.fit.x;
       chart.setView({ x: Number(app.state.x) || 0, y: Number(app.state.y) || 0, zx: zoom, zy: zoom * ratio });
     }
-    let closed = false;
-    app.onClose(() => {
-      closed = true;
-    });
+    const view = closing(app);
     thumbnail(plane, 180, scale.shape).then(
       ({ canvas }) => {
-        if (!closed) small.append(canvas, rectangle);
+        if (!view.closed) small.append(canvas, rectangle);
       },
       () => undefined
     );
   }
-};
+});
 
 /**
  * @param {number} from
@@ -134,7 +138,7 @@ function span(from, length) {
 function rounding(data) {
   if (data.kind !== "projected" || data.error === undefined) return null;
   return mutedText(
-    `Computed here from queries and keys of ${data.bits ?? 16} bits: ` +
+    `Computed here from queries and keys of ${data.bits} bits: ` +
       `weights differ by at most ${formatWeight(data.error)} in the rows that were compared.`
   );
 }

@@ -2,17 +2,17 @@
 // in the trace, and are drawn on a canvas: the page loads nothing.
 
 import { selectedAttention, selectionControls } from "./alignment.js";
-import { mutedText, patchFigure, toggle } from "./controls.js";
+import { closing, failure, mutedText, toggle, TWO_MODES } from "./controls.js";
 import { fill, make } from "./dom.js";
-import { extent, formatPercent, formatWeight } from "./numbers.js";
+import { extent, formatFixed, formatPercent, formatWeight } from "./numbers.js";
 import { attentionTitle, isSmall, wholeMatrix } from "./planes.js";
+import { labelVerdict } from "./predictions.js";
+import { leaveOut, missingInfluence } from "./refining.js";
+import { Scale } from "./scale.js";
+import { paintBlocks } from "./tiles.js";
+import { MIN_EFFECT } from "./verdict.js";
+import { READINGS } from "./views.js";
 import { decodeBytes } from "./weights.js";
-
-/** @type {[string, string][]} */
-export const TWO_MODES = [
-  ["mattered", "what mattered"],
-  ["looked", "where it looked"]
-];
 
 /** @typedef {{width: number, height: number, pixels: Uint8ClampedArray}} Picture RGBA */
 
@@ -69,7 +69,7 @@ export function paintPicture(canvas, picture, [rows, columns], heat) {
  * @param {number} number
  * @param {HTMLElement} room
  */
-export function pictureReading(app, number, room) {
+function pictureReading(app, number, room) {
   const trace = app.traces[number];
   const chosen = selectedAttention(trace, app.state);
   const one = trace.attentions[chosen.attention];
@@ -83,32 +83,35 @@ export function pictureReading(app, number, room) {
   const picture = pictureOf(side);
   const effect = patchEffects(trace, one.keys);
   const mode = effect && app.state.show !== "looked" ? "mattered" : "looked";
+  const blocks = inBlocks(trace);
   const figures = make("div", { class: "pictures" });
   const detail = make("p", { class: "detail" });
   const head = chosen.head < 0 ? "mean of all heads" : `head ${chosen.head}`;
   fill(
     room,
+    make("p", { class: "verdict" }, ...labelVerdict(trace), effect ? strongestPatch(grid, effect, blocks) : ""),
     effect ? toggle("Show", TWO_MODES, mode, (show) => app.navigate({ show })) : null,
     mode === "looked" ? selectionControls(app, number, chosen, "") : null,
     figures,
     detail,
     mutedText(
       mode === "mattered"
-        ? "What mattered: how much less likely the label becomes when a patch is replaced by grey."
+        ? `What mattered: how much less likely the label becomes when ${blocks ? "a block of patches" : "a patch"} ` +
+            `is replaced by grey.${blocks && trace.refines ? " Click a block to see its patches." : ""}`
         : `Where it looked: ${attentionTitle(trace, one)}, ${head}. Point at a patch to see what it looked at; ` +
             "otherwise it is the class token, or the mean of all rows."
     ),
+    effect ? null : mutedText(...missingInfluence(app, number)),
     picture ? null : mutedText("The pixels are not in this trace. To see the picture: regard look MODEL IMAGE")
   );
-  let closed = false;
-  app.onClose(() => {
-    closed = true;
-  });
+  const view = closing(app);
   wholeMatrix(app, number, chosen.attention, chosen.head).then(
     (values) => {
-      if (!closed) showPictures(side, picture, mode === "mattered" && effect ? effect : null, values, figures, detail);
+      if (view.closed) return;
+      const shown = mode === "mattered" ? effect : null;
+      showPictures(side, picture, shown, values, figures, detail, (patch) => refineBlock(app, number, patch, detail));
     },
-    (error) => fill(figures, make("p", { class: "wrong", role: "alert" }, error.message))
+    (error) => fill(figures, failure(error))
   );
 }
 
@@ -119,8 +122,9 @@ export function pictureReading(app, number, room) {
  * @param {Float32Array} values of the whole map
  * @param {HTMLElement} room
  * @param {HTMLElement} detail
+ * @param {(patch: number) => void} refine what a click does where effects are shown
  */
-function showPictures(side, picture, effect, values, room, detail) {
+function showPictures(side, picture, effect, values, room, detail, refine) {
   const grid = /** @type {[number, number]} */ (side.grid);
   const [lead, wide] = [side.lead ?? 0, side.tokens.length];
   const rows = Math.round(values.length / wide);
@@ -133,9 +137,7 @@ function showPictures(side, picture, effect, values, room, detail) {
     return own.slice(lead, lead + grid[0] * grid[1]);
   };
   if (!picture) {
-    const row = new Float32Array(wide);
-    row.set(heatOf(null), lead);
-    fill(room, patchFigure(side, row));
+    fill(room, patchFigure(grid, heatOf(null)));
     return;
   }
   const names = [
@@ -150,12 +152,16 @@ function showPictures(side, picture, effect, values, room, detail) {
     room,
     ...[plain, heated].map((one, i) => make("figure", {}, one, make("figcaption", { class: "quiet" }, captions[i])))
   );
-  /** @param {PointerEvent} event */
-  const point = (event) => {
+  /** The patch under the pointer. @param {MouseEvent} event */
+  const under = (event) => {
     const box = /** @type {HTMLElement} */ (event.currentTarget).getBoundingClientRect();
     const row = Math.min(grid[0] - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * grid[0])));
     const column = Math.min(grid[1] - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * grid[1])));
-    const patch = row * grid[1] + column;
+    return { row, column, patch: row * grid[1] + column };
+  };
+  /** @param {PointerEvent} event */
+  const point = (event) => {
+    const { row, column, patch } = under(event);
     const heat = heatOf(lead + patch);
     if (!effect) paintPicture(heated, picture, grid, heat);
     const most = heat.indexOf(extent(heat).high);
@@ -166,10 +172,69 @@ function showPictures(side, picture, effect, values, room, detail) {
   };
   for (const canvas of [plain, heated]) {
     canvas.addEventListener("pointermove", point);
+    if (effect) canvas.addEventListener("click", (event) => refine(under(event).patch));
     canvas.addEventListener("pointerleave", () => {
       paintPicture(heated, picture, grid, heatOf(null));
       detail.textContent = "";
     });
+  }
+}
+
+/**
+ * The weights on the patches of an image whose pixels are not in the trace.
+ * @param {[number, number]} grid
+ * @param {Float32Array} values
+ */
+function patchFigure([rows, columns], values) {
+  const { low, high } = extent(values);
+  const range = `from ${formatWeight(Math.min(0, low))} to ${formatWeight(high)}`;
+  const label = `Weights on ${rows} × ${columns} patches of the image, ${range}`;
+  const canvas = make("canvas", { class: "patches", role: "img", "aria-label": label });
+  const corner = { top: 0, left: 0, down: 1, across: 1 };
+  const plane = { rows, columns, masked: () => false };
+  paintBlocks(canvas, { rows, columns, values }, new Scale("linear", low, high), plane, corner);
+  return make("figure", {}, canvas, make("figcaption", { class: "quiet" }, label));
+}
+
+/**
+ * The patch that mattered most, in words.
+ * @param {[number, number]} grid
+ * @param {Float32Array} effect
+ * @param {boolean} blocks whether patches were made grey in blocks
+ */
+function strongestPatch([, columns], effect, blocks) {
+  const { high } = extent(effect);
+  const at = effect.indexOf(high);
+  const what = blocks ? "block of patches" : "patch";
+  if (high < MIN_EFFECT) return `No ${what} mattered by itself: at most ${formatFixed(high, 2)} nats.`;
+  const place = `The ${what} at row ${Math.floor(at / columns) + 1}, column ${(at % columns) + 1}`;
+  return `${place} mattered most: ${formatFixed(high, 2)} nats.`;
+}
+
+/** Whether patches were made grey in blocks. @param {Trace} trace */
+function inBlocks({ influence }) {
+  return influence?.tokens.some((tokens) => tokens.length > 1) ?? false;
+}
+
+/**
+ * Make each patch of a block grey by itself, where there is a model, and show the picture again.
+ * @param {App} app
+ * @param {number} number
+ * @param {number} patch
+ * @param {HTMLElement} detail
+ */
+async function refineBlock(app, number, patch, detail) {
+  const { influence, sides, refines } = app.traces[number];
+  const lead = sides[influence?.columns ?? ""]?.lead ?? 0;
+  const block = influence?.tokens.find((tokens) => tokens.length > 1 && tokens.includes(patch + lead));
+  if (!block || !refines) return;
+  detail.textContent = `Making each of ${block.length} patches grey …`;
+  try {
+    const patches = block.map((token) => token - lead);
+    await leaveOut(app, number, patches);
+    if (detail.isConnected) app.navigate({});
+  } catch (error) {
+    fill(detail, make("span", { class: "wrong", role: "alert" }, /** @type {Error} */ (error).message));
   }
 }
 
@@ -189,3 +254,5 @@ function patchEffects(trace, name) {
   });
   return effect;
 }
+
+READINGS.push({ fits: (trace) => Object.values(trace.sides).some((side) => side.grid), open: pictureReading });

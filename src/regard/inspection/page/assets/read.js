@@ -3,17 +3,17 @@
 
 import { openMatrix, selectedAttention } from "./alignment.js";
 import { headStrip, resultList } from "./beside.js";
-import { toggle, traceNumber } from "./controls.js";
+import { closing, failure, toggle, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { formatFixed, formatPercent, formatTick } from "./numbers.js";
-import { pictureReading } from "./picture.js";
 import { attentionTitle, groupTokens, isSelfAttention, isSmall, wholeMatrix } from "./planes.js";
+import { groupHint, groupText, groupWords, leaveOut, missingInfluence } from "./refining.js";
 import { Stage } from "./ribbons.js";
 import { saveButtons } from "./saving.js";
 import { rivalsOf } from "./search.js";
-import { textReading } from "./shading.js";
 import { readableUnits, textOf } from "./text.js";
 import { columnSums, findFacts, influenceShares, readInfluence, wordProbabilities } from "./verdict.js";
+import { READINGS, VIEWS } from "./views.js";
 import { attentionSize } from "./weights.js";
 
 const MAX_WORDS = 120; // words of a line that has ribbons
@@ -25,7 +25,7 @@ const MAX_WORDS = 120; // words of a line that has ribbons
  * The two lines, and what is known of them.
  * @typedef {{app: App, number: number, trace: Trace, names: {source: string, target: string}, source: Unit[],
  *   target: Unit[], attention: Matrix, influence: Matrix | null, shares: Matrix | null, idle: number[],
- *   grouped: boolean, sure: number[] | null, rivals: import("./search.js").Rival[][]}} Reading
+ *   groups: number[][], sure: number[] | null, rivals: import("./search.js").Rival[][]}} Reading
  */
 
 /**
@@ -33,15 +33,14 @@ const MAX_WORDS = 120; // words of a line that has ribbons
  * @param {Trace} trace
  * @returns {{source: string, target: string} | null}
  */
-export function pairedSides(trace) {
+function pairedSides(trace) {
   const { attention } = selectedAttention(trace, {});
   const one = trace.attentions[attention];
   if (one.queries === one.keys || isSelfAttention(trace, one)) return null;
   return { source: one.keys, target: one.queries };
 }
 
-/** @type {View} */
-export const readView = {
+VIEWS.push({
   name: "read",
   title: "Read",
   open(app, room) {
@@ -51,23 +50,21 @@ export const readView = {
     const matrix = matrixOnDemand(app);
     const main = make("div", { class: "reading" });
     fill(room, main, matrix);
-    if (Object.values(trace.sides).some((side) => side.grid)) return pictureReading(app, number, main);
     const units = sides && [trace.sides[sides.source], trace.sides[sides.target]].map(readableUnits);
     const short = units && Math.max(...units.map((one) => one.length)) <= MAX_WORDS;
     const one = trace.attentions[selectedAttention(trace, {}).attention];
-    if (!sides || !units || !short || !isSmall(trace, one)) return textReading(app, number, main);
-    let closed = false;
-    app.onClose(() => {
-      closed = true;
-    });
+    const ribbons = Boolean(short) && isSmall(trace, one);
+    const reading = READINGS.find(({ fits }) => fits(trace, ribbons));
+    if (reading || !sides || !units) return reading?.open(app, number, main);
+    const view = closing(app);
     readPair(app, number, sides, units[0], units[1]).then(
       (reading) => {
-        if (!closed) showReading(reading, main);
+        if (!view.closed) showReading(reading, main);
       },
-      (error) => fill(main, make("p", { class: "wrong", role: "alert" }, error.message))
+      (error) => fill(main, failure(error))
     );
   }
-};
+});
 
 /** The matrix, where somebody asks for it. @param {App} app */
 function matrixOnDemand(app) {
@@ -115,7 +112,7 @@ async function readPair(app, number, names, source, target) {
     influence: influence && influence.matrix,
     shares: influence && influenceShares(influence.matrix),
     idle: influence?.idle ?? [],
-    grouped: influence?.grouped ?? false,
+    groups: influence?.groups ?? [],
     sure: written && wordProbabilities(written, target),
     rivals
   };
@@ -174,6 +171,8 @@ const [MATTERED, LOOKED] = ["What mattered", "Where it looked"];
 const LEFT_OUT =
   "how much less likely each output word becomes when one input word is left out. Leaving a word out can break the " +
   "grammar, and of two words that say the same, each seems to have no effect.";
+const GROUPED = "Words with a dotted line were left out together with their neighbours, and share the effect.";
+const CLICK = "Click one to leave out each of them alone.";
 const NOT_THE_SAME = "A word that was looked at need not have mattered.";
 
 /** @type {[string, string][]} */
@@ -195,8 +194,9 @@ function modeOf({ app, influence }) {
 /**
  * @param {Reading} reading
  * @param {HTMLElement} room
+ * @param {boolean} [again] whether it is shown once more, and a pinned word gets the focus back
  */
-function showReading(reading, room) {
+function showReading(reading, room, again = false) {
   const { app, trace, source, target, names } = reading;
   const detail = make("div", { class: "detail" });
   const force = forcer(reading, detail);
@@ -207,12 +207,14 @@ function showReading(reading, room) {
     target,
     names,
     below: (line, at) => (line === "source" ? sourceNotes(reading, at, idle) : targetNotes(reading, at, force)),
-    marked: (line, at) => (line === "source" && idle.has(at) ? "idle" : ""),
+    marked: (line, at) =>
+      line === "target" ? "" : (idle.has(at) ? "idle" : "") + (groupAt(reading, at) ? " grouped" : ""),
     room: (line) => (line === "target" && reading.rivals.length && target.length <= 14 ? 78 : 58),
     onActive: (spot, pinned) => {
       describe(reading, stage, spot, detail, force);
       const kept = stage.pinned;
       if (pinned || !stage.hovered) app.updateState({ word: kept ? `${kept.line[0]}${kept.at}` : "" });
+      if (pinned && !stage.hovered && spot?.line === "source") void refineGroup(reading, spot.at, detail, room);
     }
   });
   stage.element.classList.toggle("crowded", target.length > 14);
@@ -269,9 +271,41 @@ function showReading(reading, room) {
     stage.layout();
     const pinned = /^([st])(\d{1,6})$/.exec(app.state.word ?? "");
     const line = pinned?.[1] === "s" ? "source" : "target";
-    if (pinned && pickNumber(pinned[2], reading[line].length, -1) >= 0) stage.pin({ line, at: Number(pinned[2]) });
+    if (!pinned || pickNumber(pinned[2], reading[line].length, -1) < 0) return;
+    const spot = /** @type {Spot} */ ({ line, at: Number(pinned[2]) });
+    stage.pin(spot);
+    if (again) stage.focus(spot);
   });
   describe(reading, stage, null, detail, force);
+}
+
+/**
+ * The source words that were left out together with this one: null if it was left out alone.
+ * @param {Reading} reading
+ * @param {number} at
+ */
+function groupAt({ groups }, at) {
+  return groups.find((group) => group.includes(at)) ?? null;
+}
+
+/**
+ * Leave out each word of a group, where there is a model, and show the text again.
+ * @param {Reading} reading
+ * @param {number} at a source word
+ * @param {HTMLElement} detail
+ * @param {HTMLElement} room
+ */
+async function refineGroup(reading, at, detail, room) {
+  const { app, number, trace, names, source, target } = reading;
+  const group = groupAt(reading, at);
+  if (!group || !trace.refines) return;
+  fill(detail, make("p", { class: "quiet", role: "status" }, `Leaving out each of ${group.length} words …`));
+  try {
+    await leaveOut(app, number, groupWords(source, group));
+    if (room.isConnected) showReading(await readPair(app, number, names, source, target), room, true);
+  } catch (error) {
+    fill(detail, make("p", { class: "wrong", role: "alert" }, /** @type {Error} */ (error).message));
+  }
 }
 
 /**
@@ -322,7 +356,7 @@ async function showMode(reading, stage, method) {
   if (shares && (mode === "both" || (mode === "mattered" && !kept)))
     layers.push({ matrix: shares, colour: "accent", over: "links", name: MATTERED });
   stage.show(layers);
-  const together = reading.grouped ? " Neighbouring words were left out together." : "";
+  const together = reading.groups.length ? ` ${GROUPED}${trace.refines ? ` ${CLICK}` : ""}` : "";
   fill(
     method,
     ...(shares && mode !== "looked"
@@ -331,7 +365,7 @@ async function showMode(reading, stage, method) {
     ...(mode !== "mattered"
       ? [make("strong", {}, LOOKED), `: attention weights of ${name}`, codeName(one), `. ${NOT_THE_SAME} `]
       : []),
-    ...(shares ? [] : [`“${MATTERED}” is not in this trace. To see it: `, make("code", {}, "regard look MODEL TEXT")])
+    ...(shares ? [] : missingInfluence(app, reading.number))
   );
 }
 
@@ -388,7 +422,8 @@ function verdictLine(reading, facts, pin) {
   });
   /** @param {number} weight @param {HTMLElement} where */
   function lookedAt(weight, where) {
-    return [`It was looked at (${formatFixed(weight, 2)} while writing `, where, "), and changed nothing. "];
+    const end = make("span", { class: "fact-end" }, where, "),");
+    return [`It was looked at (${formatFixed(weight, 2)} while writing `, end, " and changed nothing. "];
   }
   const nothing = influence
     ? "Every word mattered."
@@ -403,7 +438,7 @@ function verdictLine(reading, facts, pin) {
  * @param {Set<number>} idle
  */
 function sourceNotes(reading, at, idle) {
-  const { influence, attention, source } = reading;
+  const { trace, influence, attention, source } = reading;
   const sums = influence ? columnSums(influence) : attention ? columnSums(attention) : null;
   if (!sums) return [];
   const most = Math.max(...sums, 1e-9);
@@ -414,8 +449,11 @@ function sourceNotes(reading, at, idle) {
       ? "no effect"
       : `${sums[at] >= 9.95 ? Math.round(sums[at]) : formatTick(Math.round(sums[at] * 10) / 10)} nats`
     : `${formatFixed(sums[at], 2)}`;
+  const group = groupAt(reading, at);
+  const loss = group ? group.reduce((sum, j) => sum + sums[j], 0) : sums[at];
   const title = influence
-    ? `Without ${source[at].name}, the output loses ${formatFixed(sums[at], 2)} nats`
+    ? `Without ${group ? "these words" : source[at].name}, the output loses ${formatFixed(loss, 2)} nats. ` +
+      (group ? groupHint(trace, group.length) : "")
     : `The weights on ${source[at].name} have the sum ${formatFixed(sums[at], 2)}`;
   return [
     make("span", { class: "worth", "aria-hidden": "true" }, bar),
@@ -471,6 +509,7 @@ function describe(reading, stage, spot, room, force) {
     return;
   }
   const unit = reading[spot.line][spot.at];
+  const group = spot.line === "source" ? groupAt(reading, spot.at) : null;
   const sure = spot.line === "target" ? reading.sure?.[spot.at] : undefined;
   const rivals = spot.line === "target" ? (reading.rivals[spot.at] ?? []) : [];
   const links = stage.linked(spot).flatMap(({ layer, line, words }) => [
@@ -487,10 +526,20 @@ function describe(reading, stage, spot, room, force) {
     sure === undefined ? "" : ` ${formatPercent(sure)}`,
     ".",
     ...links,
+    ...(group ? groupNote(reading, group) : []),
     spot.line === "source" && reading.app.page.asks ? editButton(reading, spot.at) : null,
     rivals.length ? make("span", { class: "quiet" }, " Instead: ") : null,
     ...rivals.map((rival) => rivalButton(rival, spot.at, force, "0"))
   );
+}
+
+/**
+ * @param {Reading} reading
+ * @param {number[]} group
+ */
+function groupNote({ trace, names, source }, group) {
+  const text = groupText(trace.sides[names.source], source, group);
+  return [make("span", { class: "quiet" }, " “", isolatedText(text), `”: ${groupHint(trace, group.length)}`)];
 }
 
 /**

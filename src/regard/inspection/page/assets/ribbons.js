@@ -80,7 +80,8 @@ export class Stage {
       ...pairs.map((pair, i) => {
         const part = pairs.length > 1 ? `, part ${i + 1} of ${pairs.length}` : "";
         const [above, below] = [this.line("source", pair.source, part), this.line("target", pair.target, part)];
-        return make("div", { class: "pair" }, above, below);
+        const empty = pair.source[0] === pair.source[1] || pair.target[0] === pair.target[1];
+        return make("div", { class: empty ? "pair alone" : "pair" }, above, below);
       })
     );
     this.draw();

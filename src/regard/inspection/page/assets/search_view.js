@@ -2,28 +2,25 @@
 // rank, the number that results are ranked by, and the text; below the tree, where the results part.
 
 import { resultList } from "./beside.js";
-import { mutedText, notice, textButton, toggle, traceNumber } from "./controls.js";
+import { mutedText, textButton, toggle, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, makeSvg, pickNumber } from "./dom.js";
 import { formatCount, formatFixed, formatPercent, formatWeight, plural } from "./numbers.js";
 import { PRINTED } from "./ribbons.js";
 import { chainsOf, pathTo, placeChains, rankingOf, shownNodes, tokensOf } from "./search.js";
 import { directionOf, joinTokens, visibleText } from "./text.js";
+import { VIEWS } from "./views.js";
 
 const [LINE_HEIGHT, GAP] = [46, 26]; // pixels from line to line, and between boxes
 const [MIN_BOX, MAX_BOX, LEAF] = [66, 300, 340]; // pixels of a box, and of the text at a leaf
 const MAX_NODES = 3000; // nodes on the page
 
-/** @type {View} */
-export const searchView = {
+VIEWS.push({
   name: "search",
   title: "Search",
   open(app, room) {
     const trace = app.traces[traceNumber(app)];
     const search = trace.search;
-    if (!search || !search.nodes.length) {
-      fill(room, notice('This trace has no beam search. To record one: regard look MODEL "text" --beam 5'));
-      return;
-    }
+    if (!search) return; // of two traces one may have none, and then there is no tab
     const few = shownNodes(search, false, MAX_NODES);
     const wanted = pickNumber(app.state.node, search.nodes.length, search.best[0] ?? 0);
     const dropped = app.state.dropped === "yes" || !few.has(wanted);
@@ -71,7 +68,7 @@ export const searchView = {
     tree.reveal(start);
     describePath(app, search, start, aside);
   }
-};
+});
 
 /** @type {Record<string, string>} */
 const KINDS = { best: "best", kept: "kept", ended: "finished ■", dropped: "pruned" };

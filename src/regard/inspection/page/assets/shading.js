@@ -3,18 +3,32 @@
 // one.
 
 import { selectedAttention, selectionControls } from "./alignment.js";
-import { mutedText, notice, textButton, toggle } from "./controls.js";
+import { mutedText, notice, textButton, toggle, TWO_MODES } from "./controls.js";
 import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { clamp, formatCount, formatFixed, formatPercent, largest } from "./numbers.js";
-import { TWO_MODES } from "./picture.js";
 import { attentionTitle, groupTokens } from "./planes.js";
-import { directionOf, readableUnits, textOf, visibleText } from "./text.js";
-import { columnSums, readInfluence, wordProbabilities } from "./verdict.js";
+import {
+  labelVerdict,
+  meanSurprisal,
+  predictedWords,
+  predictionOf,
+  shadeSurprisal,
+  surpriseVerdict,
+  writtenOffset
+} from "./predictions.js";
+import { groupHint, groupText, groupWords, leaveOut, missingInfluence } from "./refining.js";
+import { directionOf, isSeparator, readableUnits, textOf, visibleText } from "./text.js";
+import { columnSums, MIN_EFFECT, readInfluence } from "./verdict.js";
+import { READINGS } from "./views.js";
 import { attentionSize } from "./weights.js";
 
 const MAX_SHADED = 4000; // words of a text that is shown as words
 const LABEL_COLOURS = 6;
 const MIN_NATS = 0.3; // of the darkest shade
+const MAX_NOTED = 60; // words of a text that has numbers under its words
+const NOT_ONE = "No single word mattered. ";
+const TURN = "From here on the model wrote the text.";
+const TOGETHER = "Words with a dotted line were left out together with their neighbours.";
 
 /** @typedef {{side: string, units: Unit[], words: HTMLElement[]}} Paragraph */
 
@@ -23,7 +37,7 @@ const MIN_NATS = 0.3; // of the darkest shade
  * @param {number} number
  * @param {HTMLElement} room
  */
-export function textReading(app, number, room) {
+function textReading(app, number, room) {
   const trace = app.traces[number];
   const chosen = selectedAttention(trace, app.state);
   const one = trace.attentions[chosen.attention];
@@ -43,23 +57,30 @@ export function textReading(app, number, room) {
   const labelled = isLabelled(trace, names);
   const rows = labelled || sameUnits(trace, names.rows, names.columns) ? columns : paragraph(trace, names.rows);
   const effect = effectOf(trace, names, rows, columns);
+  const predicted = predictedWords(trace, names.rows, rows.units);
   const mode = effect && app.state.show !== "looked" ? "mattered" : "looked";
   const detail = make("div", { class: "detail" });
   const head = chosen.head < 0 ? "mean of all heads" : `head ${chosen.head}`;
+  if (predicted) shadeSurprisal(predicted, rows.words);
+  const mean = predicted && meanSurprisal(predicted);
   fill(
     room,
-    effect ? effectVerdict(trace, effect, columns.units) : null,
+    firstLine(trace, effect, predicted, { rows, columns }),
     effect ? toggle("Show", TWO_MODES, mode, (show) => app.navigate({ show })) : null,
+    effect ? null : mutedText(...missingInfluence(app, number)),
     mode === "looked" ? selectionControls(app, number, chosen, "") : null,
     mutedText(
       mode === "looked"
         ? `Point at a word to shade what it looked at (${attentionTitle(trace, one)}, ${head}); click it to keep that.`
         : effect?.whole
           ? "Shaded: the words without which the label is less likely. Leaving a word out can break the grammar."
-          : "Point at a word to shade the words without which it is less likely; click it to keep that. Leaving a " +
-            "word out can break the grammar, and of two words that say the same, each seems to have no effect."
+          : `Point at a word to shade the words without which ${labelled ? "its label" : "it"} is less likely; click ` +
+            "it to keep that. Leaving a word out can break the grammar, and of two words that say the same, each " +
+            "seems to have no effect.",
+      mode === "mattered" && effect?.groups.length ? ` ${TOGETHER}` : ""
     ),
     labelled ? labelTrack(trace, names, columns) : null,
+    mode === "mattered" && effect?.whole ? effectTrack(effect, columns) : null,
     make(
       "div",
       { class: rows === columns ? "" : "two-texts" },
@@ -67,29 +88,14 @@ export function textReading(app, number, room) {
       block(trace, rows)
     ),
     detail,
-    surprisal(trace, rows),
-    effect ? null : mutedText("“What mattered” is not in this trace. To see it: regard look MODEL TEXT")
+    mean && mutedText(mean)
   );
-  follow(app, number, chosen, { rows, columns }, detail, mode === "mattered" ? effect : null);
-}
-
-/**
- * Where the tokens that were written lie in a text that ends with them.
- * @param {Trace} trace
- * @param {string} side
- * @param {string} written
- */
-function writtenOffset(trace, side, written) {
-  if (side === written) return 0;
-  const [text, own] = [trace.sides[side].tokens, trace.sides[written]?.tokens ?? []];
-  for (let offset = Math.max(0, text.length - own.length); offset < text.length; offset++)
-    if (text.slice(offset).every((token, i) => token === own[i])) return offset;
-  return null;
+  follow(app, number, chosen, { rows, columns }, detail, mode === "mattered" ? effect : null, predicted);
 }
 
 /**
  * What mattered for each word of the rows, in nats; `whole` if it is one row for all, the effect on a label.
- * @typedef {{matrix: import("./verdict.js").Matrix, idle: number[], whole: boolean}} Effect
+ * @typedef {{matrix: import("./verdict.js").Matrix, idle: number[], groups: number[][], whole: boolean}} Effect
  * @param {Trace} trace
  * @param {{rows: string, columns: string}} names
  * @param {Paragraph} rows
@@ -111,25 +117,57 @@ function effectOf(trace, names, rows, columns) {
 }
 
 /**
+ * The answer first: the label, what surprised the model, what mattered most, and what did not matter.
+ * @param {Trace} trace
+ * @param {Effect | null} effect
+ * @param {import("./predictions.js").Predicted | null} predicted
+ * @param {{rows: Paragraph, columns: Paragraph}} texts
+ */
+function firstLine(trace, effect, predicted, { rows, columns }) {
+  const parts = predicted ? surpriseVerdict(predicted, rows.units) : [];
+  if (effect) parts.push(...effectVerdict(trace, effect, columns));
+  return parts.length ? make("p", { class: "verdict" }, ...parts) : null;
+}
+
+/**
  * @param {Trace} trace
  * @param {Effect} effect
- * @param {Unit[]} units
+ * @param {Paragraph} columns
+ * @returns {(Node | string)[]}
  */
-function effectVerdict(trace, { matrix, idle, whole }, units) {
-  const label = whole && trace.influence ? trace.sides[trace.influence.rows].tokens[0] : "";
-  const sums = columnSums(matrix);
-  const order = largest(sums, 3).filter((j) => sums[j] >= 0.15);
-  const named = (/** @type {number[]} */ list) => list.flatMap((j, k) => [k ? ", " : "", isolatedText(units[j].name)]);
-  const sure = trace.written && whole ? Math.exp(trace.written.log_probabilities[0]) : null;
-  return make(
-    "p",
-    { class: "verdict" },
-    ...(label ? [isolatedText(label), sure === null ? "" : ` (${formatPercent(sure)})`, ": "] : []),
-    ...(order.length ? ["What mattered most: ", ...named(order), ". "] : ["No single word mattered. "]),
-    ...(idle.length && order.length
-      ? [`Without effect: `, ...named(idle.slice(0, 6)), idle.length > 6 ? ` and ${idle.length - 6} more.` : "."]
+function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) {
+  const sums = columnSums(matrix).map((sum, j) => (idle.includes(j) ? 0 : sum));
+  const order = strongestParts(sums, groups, 3).filter(({ value }) => value >= MIN_EFFECT);
+  const named = (/** @type {number[][]} */ list) =>
+    list.flatMap((part, k) => [
+      k ? ", " : "",
+      make("em", {}, isolatedText(groupText(trace.sides[side], units, part)))
+    ]);
+  const alone = idle.filter((j) => !groups.some((group) => group.includes(j)));
+  const without = [...groups.filter((group) => idle.includes(group[0])), ...alone.map((j) => [j])];
+  const more = without.length - 6;
+  return [
+    ...(whole ? labelVerdict(trace) : []),
+    ...(order.length ? ["What mattered most: ", ...named(order.map(({ words }) => words)), ". "] : [NOT_ONE]),
+    ...(without.length && order.length
+      ? ["Without effect: ", ...named(without.slice(0, 6)), more > 0 ? ` and ${more} more.` : "."]
       : [])
-  );
+  ];
+}
+
+/**
+ * The words, or groups of words, with the largest numbers.
+ * @param {ArrayLike<number>} numbers of the words
+ * @param {number[][]} groups
+ * @param {number} most
+ * @returns {{words: number[], value: number}[]}
+ */
+function strongestParts(numbers, groups, most) {
+  const inside = new Set(groups.flat());
+  const parts = [...groups];
+  for (let j = 0; j < numbers.length; j++) if (!inside.has(j)) parts.push([j]);
+  const sums = parts.map((part) => part.reduce((sum, j) => sum + numbers[j], 0));
+  return largest(sums, most).map((k) => ({ words: parts[k], value: sums[k] }));
 }
 
 /**
@@ -143,7 +181,7 @@ function paragraph(trace, side) {
     make(
       "button",
       { type: "button", class: "w", tabindex: at ? "-1" : "0", "aria-pressed": "false", "data-at": at },
-      isolatedText(unit.name)
+      isolatedText(unit.name.replace(/^▁(?=.)/u, "")) // the space that it stands for is written
     )
   );
   return { side, units, words };
@@ -152,15 +190,25 @@ function paragraph(trace, side) {
 /** @param {Trace} trace @param {Paragraph} text */
 function block(trace, { side, units, words }) {
   const spans = trace.sides[side].words;
+  const pieces = units.some(({ name, word }) => word === null && name.startsWith("▁"));
   /** @param {number} at whether the text has no space after this word */
   const joined = (at) => {
     const [own, next] = [units[at], units[at + 1]].map((unit) => spans?.[unit?.word ?? -1]);
-    return own && next && own.end === next.start;
+    if (own && next) return own.end === next.start;
+    const names = [units[at], units[at + 1]].map((unit) => unit?.name ?? "▁");
+    return pieces && !names[1].startsWith("▁") && !names.some(isSeparator);
   };
+  const { written } = trace;
+  const offset = written && written.side !== side ? writtenOffset(trace, side, written.side) : null;
+  const turn = offset === null ? -1 : units.findIndex(({ first }) => first >= offset);
   return make(
     "div",
     { class: "shaded", role: "group", "aria-label": side, dir: directionOf(textOf(trace.sides[side])) },
-    ...words.flatMap((word, at) => [word.parentElement ?? word, joined(at) ? "" : " "])
+    ...words.flatMap((word, at) => [
+      at && at === turn ? make("span", { class: "turn", title: TURN, "aria-label": TURN, role: "img" }, "▸ ") : "",
+      word.parentElement ?? word,
+      joined(at) ? "" : " "
+    ])
   );
 }
 
@@ -219,31 +267,19 @@ function labelTrack(trace, names, text) {
 }
 
 /**
- * The probability of every word, under it, where the trace has them: how surprising each was.
- * @param {Trace} trace
+ * Write under each word of a short text what it adds to the label, in nats.
+ * @param {Effect} effect
  * @param {Paragraph} text
  */
-function surprisal(trace, text) {
-  const written = trace.written;
-  const offset = written ? writtenOffset(trace, text.side, written.side) : null;
-  if (!written || offset === null) return null;
-  const moved = text.units.map((unit) => ({ ...unit, first: unit.first - offset, last: unit.last - offset }));
-  const own = moved.filter(({ first }) => first >= 0);
-  const sure = wordProbabilities(written, own);
-  let nats = 0;
-  sure.forEach((probability, k) => {
-    const at = text.units.length - own.length + k;
-    if (!(probability > 0)) return;
-    nats -= Math.log(probability);
-    const word = text.words[at];
-    word.classList.add("surprising");
-    word.style.setProperty("--surprise", String(clamp(0, -Math.log(probability) / 8, 1)));
-    word.title = `probability ${formatPercent(probability)}, surprisal ${formatFixed(-Math.log(probability), 2)} nats`;
+function effectTrack({ matrix, groups }, { units, words }) {
+  if (units.length > MAX_NOTED) return null;
+  units.forEach((_, at) => {
+    const group = groups.find((one) => one.includes(at));
+    const nats = matrix.values[at] * (group?.length ?? 1);
+    const told = group && at !== group[0] ? "" : formatFixed(nats, 2);
+    make("span", { class: "labelled" }, words[at], make("small", { class: nats < 0 ? "note against" : "note" }, told));
   });
-  return mutedText(
-    "The line under a word shows its surprisal, −log p: on average " +
-      `${formatFixed(nats / Math.max(1, sure.length), 2)} nats a word.`
-  );
+  return mutedText("Under a word: how many nats the label loses without it. A negative word speaks against the label.");
 }
 
 /**
@@ -254,8 +290,9 @@ function surprisal(trace, text) {
  * @param {{rows: Paragraph, columns: Paragraph}} texts
  * @param {HTMLElement} detail
  * @param {Effect | null} effect what mattered, in place of the weights
+ * @param {import("./predictions.js").Predicted | null} predicted
  */
-function follow(app, number, chosen, { rows, columns }, detail, effect) {
+function follow(app, number, chosen, { rows, columns }, detail, effect, predicted) {
   const trace = app.traces[number];
   const one = trace.attentions[chosen.attention];
   const sizes = attentionSize(trace, one);
@@ -270,6 +307,10 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
     }
     return found;
   };
+  const groups = effect?.groups ?? [];
+  const refiner = groupRefiner(app, number, columns, detail);
+  const amount = (/** @type {number} */ value) => (effect ? `${formatFixed(value, 2)} nats` : formatPercent(value));
+  const area = /** @type {HTMLElement | null} */ (rows.words[0]?.closest(".shaded"));
   /** @type {number | null} */
   let pinned = null;
   let asked = 0;
@@ -282,27 +323,31 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
     });
     const weights = at === null && !effect?.whole ? null : await weightsOf(at ?? 0).catch(() => null);
     if (request !== asked) return;
-    const strongest = weights ? largest(weights, 5).filter((j) => weights[j] >= 0.01) : [];
-    const high = Math.max(effect ? MIN_NATS : 0, weights && strongest.length ? weights[strongest[0]] : 1);
+    const strongest = weights ? strongestParts(weights, groups, 5).filter(({ value }) => value >= 0.01) : [];
+    const [first] = strongest;
+    const marked = !effect || first?.value >= MIN_EFFECT;
+    const high = Math.max(effect ? MIN_NATS : 0, weights && first ? first.value / first.words.length : 1);
+    area?.classList.toggle("rest", !weights);
     columns.words.forEach((word, j) => {
       const share = weights ? clamp(0, weights[j] / high, 1) : 0;
       word.classList.toggle("far", share >= 0.03);
-      word.classList.toggle("most", j === strongest[0]);
+      word.classList.toggle("most", marked && Boolean(first?.words.includes(j)));
       if (share >= 0.03) word.style.setProperty("--share", share.toFixed(3));
       else word.style.removeProperty("--share");
     });
-    if (rows !== columns && strongest.length) reveal(columns.words[strongest[0]]);
+    if (rows !== columns && first) reveal(columns.words[first.words[0]]);
     if (at === null || !weights || effect?.whole) return fill(detail);
-    const number = (/** @type {number} */ value) => (effect ? `${formatFixed(value, 2)} nats` : formatPercent(value));
-    const told = strongest.flatMap((j, k) => [
-      k ? ", " : effect ? " owes most to " : " looked at ",
-      isolatedText(columns.units[j].name),
-      ` ${number(weights[j])}`
+    const it = predicted ? " It" : "";
+    const told = strongest.flatMap(({ words, value }, k) => [
+      k ? ", " : it + (effect ? " owes most to " : " looked at "),
+      words.length > 1 ? refiner.button(words) : isolatedText(columns.units[words[0]].name),
+      ` ${amount(value)}`
     ]);
     const own = make("strong", {}, isolatedText(rows.units[at].name));
-    fill(detail, own, ...(told.length ? told : [effect ? " owes nothing to one word" : " looked at nothing"]), ".");
+    const chances = predicted ? predictionOf(predicted, at) : [];
+    const nothing = it + (effect ? " owes nothing to a single word" : " looked at nothing");
+    fill(detail, own, ...chances, ...(told.length ? told : [nothing]), ".");
   };
-  const area = /** @type {HTMLElement | null} */ (rows.words[0]?.closest(".shaded"));
   if (!area) return;
   /** @param {EventTarget | null} target */
   const place = (target) => {
@@ -315,7 +360,10 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
   });
   area.addEventListener("pointerleave", () => void show(pinned));
   area.addEventListener("focusin", (event) => void show(place(event.target)));
+  // Where a click keeps no word, it refines a group: in the text that is read, or in one with a label.
+  refiner.mark(groups, rows !== columns || Boolean(effect?.whole));
   area.addEventListener("click", (event) => {
+    if (effect?.whole) return;
     const at = place(event.target);
     pinned = at === pinned ? null : at;
     app.updateState({ word: pinned === null ? "" : `t${pinned}` });
@@ -328,7 +376,7 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
       return;
     }
     void weightsOf(to).then((weights) => {
-      const told = largest(weights, 3).map((j) => `${columns.units[j].name} ${formatPercent(weights[j])}`);
+      const told = largest(weights, 3).map((j) => `${columns.units[j].name} ${amount(weights[j])}`);
       app.announce(`${rows.units[to].name}: ${told.join(", ")}`);
     });
   });
@@ -336,6 +384,48 @@ function follow(app, number, chosen, { rows, columns }, detail, effect) {
   pinned = first ? pickNumber(first[1], rows.units.length, -1) : -1;
   if (pinned < 0) pinned = null;
   void show(pinned);
+}
+
+/**
+ * What shows groups of words, and leaves out each word of one.
+ * @param {App} app
+ * @param {number} number
+ * @param {Paragraph} columns
+ * @param {HTMLElement} detail
+ */
+function groupRefiner(app, number, columns, detail) {
+  const trace = app.traces[number];
+  /** @param {number[]} group */
+  const refine = async (group) => {
+    if (!trace.refines) return;
+    fill(detail, make("span", { class: "quiet", role: "status" }, `Leaving out each of ${group.length} words …`));
+    try {
+      await leaveOut(app, number, groupWords(columns.units, group));
+      if (!detail.isConnected) return;
+      app.navigate({});
+      /** @type {HTMLElement | null} */ (document.querySelector('.shaded .w[aria-pressed="true"]'))?.focus();
+    } catch (error) {
+      fill(detail, make("p", { class: "wrong", role: "alert" }, /** @type {Error} */ (error).message));
+    }
+  };
+  /** The text of a group, to be pressed where there is a model. @param {number[]} group */
+  const button = (group) => {
+    const text = isolatedText(groupText(trace.sides[columns.side], columns.units, group));
+    const title = groupHint(trace, group.length);
+    if (!trace.refines) return make("span", { class: "grouped", title }, text);
+    return make("button", { type: "button", class: "rival", title, click: () => void refine(group) }, text);
+  };
+  /** @param {number[][]} groups @param {boolean} pressed whether their words refine them */
+  const mark = (groups, pressed) => {
+    for (const group of groups)
+      for (const word of group.flatMap((j) => columns.words[j] ?? [])) {
+        word.classList.add("grouped");
+        if (!pressed) continue;
+        word.title = groupHint(trace, group.length);
+        word.addEventListener("click", () => void refine(group));
+      }
+  };
+  return { button, mark };
 }
 
 /**
@@ -403,3 +493,5 @@ async function effectRow({ matrix, whole }, at) {
   const from = whole ? 0 : at * matrix.columns;
   return matrix.values.slice(from, from + matrix.columns).map((value) => Math.max(0, value));
 }
+
+READINGS.push({ fits: (_, ribbons) => !ribbons, open: textReading });

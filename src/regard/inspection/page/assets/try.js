@@ -1,29 +1,21 @@
 // The view "Try": edit a word in place, force a beginning of the output, or take another hypothesis, and see what
-// changes: the new output above the old one, and both maps by the words that they share. It needs a server with the
-// model; in a file it says how to start one.
+// changes: the new output above the old one, and both maps by the words that they share. Only pages of a server with a
+// model have it.
 
 import { alignmentMatrix, selectedAttention } from "./alignment.js";
 import { comparisonCharts } from "./comparison.js";
-import { choice, mutedText, notice, textButton, traceNumber } from "./controls.js";
+import { choice, failure, mutedText, notice, textButton, traceNumber } from "./controls.js";
 import { fill, isolatedText, make, uniqueId } from "./dom.js";
 import { headPlane, isSmall } from "./planes.js";
 import { pathTo, tokensOf } from "./search.js";
 import { diffWords, directionOf, hasWords, joinTokens, textOf, tokenUnits, wordUnits } from "./text.js";
+import { VIEWS } from "./views.js";
 import { sendRequest } from "./weights.js";
 
-/** @type {View} */
-export const tryView = {
+VIEWS.push({
   name: "try",
   title: "Try",
   open(app, room) {
-    if (!app.page.asks) {
-      fill(
-        room,
-        notice("This page has no model. To try another text, a forced prefix or another hypothesis, run:"),
-        make("pre", {}, make("code", {}, 'regard look MODEL "your text"'))
-      );
-      return;
-    }
     const number = traceNumber(app);
     const trace = app.traces[number];
     const [source, target] = sidesOf(trace);
@@ -42,7 +34,7 @@ export const tryView = {
       void asked.send();
     }
   }
-};
+});
 
 /**
  * The side that is read, and the side that is written, where there is one.
@@ -99,7 +91,7 @@ function trial(app, trace, number, source, target, result) {
       const added = app.addTrace(answer.trace, number);
       await compare(app, number, added, result);
     } catch (error) {
-      fill(result, make("p", { class: "wrong", role: "alert" }, /** @type {Error} */ (error).message));
+      fill(result, failure(/** @type {Error} */ (error)));
     }
     button.disabled = false;
   };

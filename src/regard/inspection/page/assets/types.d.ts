@@ -9,6 +9,11 @@ interface Side {
 }
 /** What each token of the output loses, in nats, when the tokens of a column are left out. */
 interface Influence { rows: string; columns: string; tokens: number[][]; values: (number | null)[][] }
+/** How probable each token of a side was, and the most probable ones at each place; one row more is what comes next. */
+interface Predictions {
+  side: string; log_probabilities: (number | null)[]; candidates?: string[][];
+  candidate_log_probabilities?: number[][];
+}
 /** What one row or column of a map stands for: the tokens first..last, the word they make up, and the name to show. */
 interface Unit { name: string; first: number; last: number; word: number | null }
 type Mask = "causal" | "tensor" | { left: number | null; right: number | null } | null;
@@ -20,8 +25,8 @@ type Data =
   | {
       kind: "projected"; query: string; key: string; scale: number; normalizer: string; width: number;
       key_heads: number; mask?: Mask; overview?: Overview;
-      /** Of a query or key: 16 for half precision, 24 for whole multiples of a step (of queries, of keys). */
-      bits?: number; steps?: [number, number];
+      /** The bits of a query or key, which is a whole multiple of a step: one for each head of queries, and of keys. */
+      bits: number; steps: [number[], number[]];
       /** How far weights of these rounded numbers are from those that were used, at most, in rows from everywhere. */
       error?: number;
     }
@@ -39,11 +44,22 @@ interface SearchNode {
   score?: number;
 }
 interface Search { beams: number; nodes: SearchNode[]; best: number[]; left_out?: number; ranked_by?: string }
+/** One head of the model, over many sentences: its cost in nats, and the mean weight on the places of each role. */
+interface MeasuredHead { cost: number; cost_error: number; role?: string; roles: Record<string, number> }
+interface MeasuredHeads {
+  data: string; sentences: number; loss: number;
+  /** `even` has the scores of a head that attends to all tokens alike. */
+  attentions: { name: string; even: Record<string, number>; heads: MeasuredHead[] }[];
+}
 interface Written { side: string; log_probabilities: number[]; score?: number | null }
 interface Pointer { attention: number; head?: number | null; offset?: number }
 interface Trace {
   title?: string; model?: string; sides: Record<string, Side>; attentions: Attention[];
   written?: Written | null; alignment?: Pointer | null; search?: Search | null; influence?: Influence | null;
+  heads?: MeasuredHeads | null;
+  predictions?: Predictions | null;
+  /** Of a served page: whether the influence of single words can be asked for, and the number to ask with. */
+  refines?: boolean; number?: number;
 }
 /** What stands in the page as JSON. `asks` says that a model can be asked, `file` what to give to `regard look`. */
 interface Page { version: number; served: boolean; asks?: boolean; title: string; file?: string; traces: Trace[] }

@@ -6,7 +6,7 @@ import { isSeparator } from "./text.js";
 /** A row of influence is shown as shares if its sum is above this number of nats. */
 const MIN_ROW = 0.3;
 /** A word has no effect if no output word changes by this number of nats without it. */
-const MIN_EFFECT = 0.15;
+export const MIN_EFFECT = 0.15;
 /** The sum of attention below which a word counts as not looked at. */
 const MIN_COVERAGE = 0.2;
 /** A word that the model gives a lower probability is doubted. */
@@ -34,7 +34,7 @@ export function isMark(name) {
  * @param {Trace} trace
  * @param {Unit[]} target units of the side of the rows
  * @param {Unit[]} source units of the side of the columns
- * @returns {{matrix: Matrix, idle: number[], grouped: boolean} | null}
+ * @returns {{matrix: Matrix, idle: number[], groups: number[][]} | null} `groups` has the words of such columns
  */
 export function readInfluence({ influence }, target, source) {
   if (!influence) return null;
@@ -74,8 +74,8 @@ export function readInfluence({ influence }, target, source) {
   });
   for (const t of free) add(t, t, null); // the end token can depend on a word too
   const idle = source.flatMap(({ name }, j) => (known.has(j) && !active.has(j) && !isMark(name) ? [j] : []));
-  const grouped = [...words.values()].some((inside) => inside.length > 1);
-  return { matrix: { rows, columns, values }, idle, grouped };
+  const groups = [...words.values()].filter((inside) => inside.length > 1);
+  return { matrix: { rows, columns, values }, idle, groups };
 }
 
 /**

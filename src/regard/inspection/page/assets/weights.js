@@ -1,6 +1,6 @@
-// Where weights come from: the numbers in the page itself, or its server. Numbers are decoded from base64; weights of
-// projected queries and keys are computed as exp(scale · q·k − normalizer), in slices short enough that the page stays
-// responsive. This file does not know who asks, or how weights are drawn.
+// Where weights come from: the numbers in the page itself, or its server. Numbers are decoded from base64. Long
+// computations are divided into slices short enough that the page stays responsive. This file does not know who asks,
+// or how weights are drawn.
 
 import { blockMeans } from "./numbers.js";
 
@@ -80,18 +80,6 @@ export function halvesToFloat32(bits) {
   return out;
 }
 
-/**
- * Whole numbers of 24 bits, little-endian, times a step.
- * @param {Uint8Array} bytes
- * @param {number} step
- */
-export function stepsToFloat32(bytes, step) {
-  const out = new Float32Array(bytes.length / 3);
-  for (let i = 0; i < out.length; i++)
-    out[i] = step * (((bytes[3 * i] | (bytes[3 * i + 1] << 8) | (bytes[3 * i + 2] << 16)) << 8) >> 8);
-  return out;
-}
-
 const SLICE = 8; // milliseconds
 const SLICE_MOVING = 4; // while a map is moved: one slice for every frame
 const MOVEMENT_ENDS = 200; // milliseconds
@@ -153,128 +141,6 @@ export function visibleColumns(mask, rows, columns, row) {
   return [Math.min(from, to), to];
 }
 
-export class ProjectedWeights {
-  /**
-   * @param {Extract<Data, {kind: "projected"}>} data
-   * @param {number} heads
-   * @param {number} rows
-   * @param {number} columns
-   */
-  constructor(data, heads, rows, columns) {
-    this.rows = rows;
-    this.columns = columns;
-    this.width = data.width;
-    this.scale = data.scale;
-    this.mask = data.mask;
-    this.shared = heads / data.key_heads;
-    this.steps = data.steps ?? [1, 1];
-    this.bytes = (data.bits ?? 16) / 8;
-    this.query = decodeBytes(data.query);
-    this.key = decodeBytes(data.key);
-    this.normalizer = decodeFloat32(data.normalizer);
-    const [high, wide] = [rows * data.width * this.bytes, columns * data.width * this.bytes];
-    if (this.query.length !== heads * high || this.key.length !== data.key_heads * wide)
-      throw new Error("the queries and keys of this page do not have the sizes in its header: write the page again");
-    /** @type {Map<number, {query: Float32Array, key: Float32Array}>} two heads in full, because two are compared */
-    this.open = new Map();
-  }
-
-  /** @param {number} head */
-  numbers(head) {
-    let found = this.open.get(head);
-    if (!found) {
-      const own = Math.floor(head / this.shared);
-      found = { query: this.decode(this.query, head, this.rows, 0), key: this.decode(this.key, own, this.columns, 1) };
-      for (const old of this.open.keys()) if (this.open.size > 1) this.open.delete(old);
-      this.open.set(head, found);
-    }
-    return found;
-  }
-
-  /**
-   * The queries or keys of one head.
-   * @param {Uint8Array} all
-   * @param {number} head
-   * @param {number} count of tokens
-   * @param {0 | 1} which
-   */
-  decode(all, head, count, which) {
-    const length = count * this.width * this.bytes;
-    const part = all.slice(head * length, (head + 1) * length);
-    return this.bytes === 2 ? halvesToFloat32(new Uint16Array(part.buffer)) : stepsToFloat32(part, this.steps[which]);
-  }
-
-  /**
-   * Means of blocks of `size` × `size` weights; `region` lies inside and begins where a block begins.
-   * @param {number} head
-   * @param {Region} region
-   * @param {number} size
-   * @returns {Promise<Block>}
-   */
-  async map(head, region, size) {
-    const { query, key } = this.numbers(head);
-    const [down, across] = [Math.ceil(region.rows / size), Math.ceil(region.columns / size)];
-    const sums = new Float64Array(down * across);
-    for (let i = 0; i < region.rows; i++) {
-      const row = region.top + i;
-      const [from, to] = visibleColumns(this.mask, this.rows, this.columns, row) ?? [0, this.columns];
-      this.row(
-        query,
-        key,
-        head,
-        row,
-        Math.max(from, region.left),
-        Math.min(to, region.left + region.columns),
-        region.left,
-        size,
-        sums,
-        Math.floor(i / size) * across
-      );
-      const wait = yieldToBrowser();
-      if (wait) await wait;
-    }
-    const values = new Float32Array(sums.length);
-    for (let b = 0; b < values.length; b++) {
-      const [i, j] = [Math.floor(b / across), b % across];
-      values[b] = sums[b] / (Math.min(size, region.rows - i * size) * Math.min(size, region.columns - j * size));
-    }
-    return { rows: down, columns: across, size, values };
-  }
-
-  /**
-   * Add the weights of a row's columns from..to to the sums of their blocks.
-   * @param {Float32Array} query
-   * @param {Float32Array} key
-   * @param {number} head
-   * @param {number} row
-   * @param {number} from
-   * @param {number} to
-   * @param {number} left
-   * @param {number} size
-   * @param {Float64Array} sums
-   * @param {number} base
-   */
-  row(query, key, head, row, from, to, left, size, sums, base) {
-    const { width, scale } = this;
-    const normalizer = this.normalizer[head * this.rows + row];
-    const q = query.subarray(row * width, (row + 1) * width);
-    const even = width - (width % 4);
-    for (let j = from; j < to; j++) {
-      const k = j * width;
-      let [a, b, c, d] = [0, 0, 0, 0];
-      let w = 0;
-      for (; w < even; w += 4) {
-        a += q[w] * key[k + w];
-        b += q[w + 1] * key[k + w + 1];
-        c += q[w + 2] * key[k + w + 2];
-        d += q[w + 3] * key[k + w + 3];
-      }
-      for (; w < width; w++) a += q[w] * key[k + w];
-      sums[base + Math.floor((j - left) / size)] += Math.exp(scale * (a + b + (c + d)) - normalizer);
-    }
-  }
-}
-
 /**
  * Rows and columns of an attention.
  * @param {Trace} trace
@@ -312,6 +178,13 @@ export function blockSizes(data, longest) {
   return levels;
 }
 
+/**
+ * How weights are computed from queries and keys: projected.js, in pages that have such data.
+ * @type {((data: Extract<Data, {kind: "projected"}>, heads: number, rows: number, columns: number) =>
+ *   {map(head: number, region: Region, size: number): Promise<Block>})[]}
+ */
+export const PROJECTED = [];
+
 /** Weights that are in the page. @implements {Source} */
 export class EmbeddedSource {
   /** @param {Trace[]} traces */
@@ -321,7 +194,7 @@ export class EmbeddedSource {
     this.weights = new WeakMap();
     /** @type {WeakMap<Attention, Float32Array>} */
     this.overviews = new WeakMap();
-    /** @type {WeakMap<Attention, ProjectedWeights>} */
+    /** @type {WeakMap<Attention, {map(head: number, region: Region, size: number): Promise<Block>}>} */
     this.projected = new WeakMap();
   }
 
@@ -349,7 +222,7 @@ export class EmbeddedSource {
     if (one.data.kind === "projected") {
       let found = this.projected.get(one);
       if (!found) {
-        found = new ProjectedWeights(one.data, one.heads, rows, columns);
+        found = PROJECTED[0](one.data, one.heads, rows, columns);
         this.projected.set(one, found);
         one.data.query = one.data.key = one.data.normalizer = ""; // the text is no longer needed, and may be large
       }
