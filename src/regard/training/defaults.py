@@ -44,7 +44,8 @@ MASKED_SIZES = ((5_000_000, "small"), (100_000_000, "base"))
 TRACKS_RECIPE = "tracks"
 TRACKS_BATCH_AGENTS, TRACKS_STEPS = 256, 4000
 TEXT_CLASSIFIER_RECIPE, IMAGE_CLASSIFIER_RECIPE = "classifier", "vit"
-TAGGER_RECIPE = "tagger-conv"
+TAGGER_RECIPE, CPU_TAGGER_RECIPE = "tagger", "tagger-conv"
+"""On a GPU and on a CPU: after some minutes on a CPU convolutions alone were best, see docs/log.md."""
 TAGGER_SIZES = ((100_000, "tiny"), (5_000_000, "small"))
 """Sizes below this many tokens, on a GPU."""
 MIN_PATCHES, MAX_PATCHES = 49, 1024
@@ -488,7 +489,8 @@ def labelling_tokenizer(sequences: int, unit: str, requested: Mapping[str, Any])
 def tagger_recipe(tokens: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of a tagger."""
     size = by_threshold(tokens, TAGGER_SIZES, "base")
-    return _recipe(requested or TAGGER_RECIPE, size if device.fast else "tiny", checks.plural(tokens, "token"), device)
+    recipe = requested or (TAGGER_RECIPE if device.fast else CPU_TAGGER_RECIPE)
+    return _recipe(recipe, size if device.fast else "tiny", checks.plural(tokens, "token"), device)
 
 
 def tagger_model(tokens: int, table: Mapping[str, Any]) -> Iterator[Default]:
