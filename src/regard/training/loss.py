@@ -46,8 +46,8 @@ LOGITS_PER_CHUNK_GPU = 1 << 27
 MIN_CHUNK = 256
 """Tokens of a chunk, at least: the gradient of the weights is read and written once per chunk."""
 TEACHER_COPIES = 6
-"""With soft targets a chunk holds more: logits, probabilities and their products, in float32. It has fewer tokens then, as
-if it had so many more logits each."""
+"""With soft targets a chunk has fewer tokens, since it holds about this many more numbers per token and entry of the
+vocabulary: logits and probabilities of the teacher, and products of both, in float32."""
 MIN_PACKED_CHUNKS = 3
 """With fewer chunks of one size, packing the weights for oneDNN costs more than it saves."""
 
