@@ -116,21 +116,25 @@ def distill(context: StageContext) -> Staged:
     request, folder = context.request, teacher_folder(context)
     path, data = context.place / DISTILLED_FILE, _read_data(context)
     languages = synthesis.known_languages(context.document, data.survey)
-    written, taught = context.processes.broadcast(synthesis.is_written(path)), teacher_share(context.document) > 0
-    teacher = _load_teacher(context, data, languages) if taught or not written else None
-    if taught and teacher is not None:
-        _check_vocabulary(context, teacher)
-    if not written:
-        assert teacher is not None
+    taught = teacher_share(context.document) > 0
+    if not context.processes.broadcast(synthesis.is_written(path)):
         context.begin(1, 2, f"the teacher translates by beam search, {TEACHER_BEAMS} beams")
+        writer = _load_teacher(context, data, languages)
+        if taught:
+            _check_vocabulary(context, writer)
         if context.processes.main:
-            _write(context, path, teacher, folder, data)
+            _write(context, path, writer, folder, data)
+        del writer  # on a GPU the buffers of its search would take memory while the student is trained
         context.processes.barrier()
+    teacher = None
+    if taught:
+        teacher = synthesis.load_writer(folder, _teacher_option(context), context.device)
+        _check_vocabulary(context, teacher)
     synthesis.keep_once(context, path)
     context.begin(2, 2, "training the student")
     told = languages or _stored_languages(context)
     distilled = SyntheticPairs(str(path), (*request.data, *request.validation), languages=told,
-                               teacher=teacher if taught else None)
+                               teacher=teacher)
     student = replace(request, data=(str(path),), validation=data.validation, source=None, target=None, format=None,
                       distilled=distilled)
     left = synthesis.time_left(context, 1 - WRITING_FRACTION)
@@ -143,9 +147,14 @@ def teacher_folder(context: StageContext) -> str:
     return context.options.teacher
 
 
+def _teacher_option(context: StageContext) -> str:
+    """How the user has written the option for the teacher."""
+    return OptionSpelling(context.request.option_prefix).name("teacher")
+
+
 def _load_teacher(context: StageContext, data: DistillationData, languages: LanguagePair | None) -> Translator:
     """The teacher, if it translates from source to target; its languages are stored."""
-    folder, option = teacher_folder(context), OptionSpelling(context.request.option_prefix).name("teacher")
+    folder, option = teacher_folder(context), _teacher_option(context)
     teacher = synthesis.load_writer(folder, option, context.device)
     if data.survey is not None:
         synthesis.check_direction(folder, option, teacher, data.survey.training_pairs(), languages)
@@ -156,7 +165,7 @@ def _load_teacher(context: StageContext, data: DistillationData, languages: Lang
 
 def _check_vocabulary(context: StageContext, teacher: Translator) -> None:
     """Refuse a teacher whose tokenizer a student of one direction cannot have, and another one than before."""
-    folder, option = teacher_folder(context), OptionSpelling(context.request.option_prefix).name("teacher")
+    folder, option = teacher_folder(context), _teacher_option(context)
     assert isinstance(teacher.tokenizer, PairTokenizer), "checked when it was loaded"
     languages = target_controls(teacher.tokenizer.source.controls)
     if languages:
