@@ -32,6 +32,8 @@ MIN_SPLIT_PAIRS = 20
 """With fewer pairs there is no validation split."""
 STUDENT_RECIPE = "transformer-student"
 """Of a model that learns from a teacher: the encoder is deep, since it runs once a sentence, the decoder shallow."""
+TEACHER_SHARE = 0.0
+"""The default share of the teacher's probabilities in the loss of a student."""
 LANGUAGE_RECIPE = "llama"
 """Its rotary positions have no largest one: completions and attention maps may be longer than the training windows."""
 LANGUAGE_SIZES = ((50_000_000, "small"), (2_000_000_000, "base"))
