@@ -7,8 +7,10 @@ import re
 import numpy as np
 import pytest
 import texting
-from served import ask
+from served import ask, save_translator
 
+from regard.serving.server import BackgroundServer
+from regard.tasks.heads import measure_heads
 from regard.tasks.placeholder_translation import translate_with_placeholders
 from regard.tasks.search import Beam, Sampling
 from regard.tasks.traces import trace_forced, trace_generated
@@ -128,6 +130,27 @@ def test_the_attention_page_shows_exactly_the_translation_that_was_chosen(addres
     wrong = ask(address, "/api/v1/look", {"text": TEXT, "source": "en", "target": "fr", "translation": other,
                                           "choice": 1})
     assert (wrong.status, "choice" in wrong.json["error"]) == (400, True)
+
+
+@pytest.mark.thorough
+def test_the_attention_page_has_the_heads_that_are_stored_with_the_model(tmp_path, caplog):
+    folder = save_translator(tmp_path / "model")
+    found = measure_heads(texting.translator(), texting.pairs()[:2], name="pairs.tsv")
+    stored = found.save(folder)
+    with BackgroundServer([folder]) as server:
+        measured = shown_trace(server.address)["heads"]
+        assert (measured["data"], measured["sentences"]) == ("pairs.tsv", 2)
+        costs = [head["cost"] for one in measured["attentions"] for head in one["heads"]]
+        assert costs == pytest.approx([one.cost for one in found.heads], rel=1e-5)
+        table = json.loads(stored.read_bytes())
+        stored.write_text(json.dumps({**table, "weights_sha256": "0" * 64}))  # measured on another model
+        assert not server.context.catalog.reload()
+        assert "heads" not in shown_trace(server.address)
+        assert not caplog.records
+        stored.write_text("{}")
+        assert not server.context.catalog.reload()  # served without it
+        assert "heads" not in shown_trace(server.address)
+        assert "heads.json" in caplog.records[0].problem
 
 
 @pytest.mark.parametrize(("fields", "said"), [
