@@ -521,7 +521,7 @@ def _print_predictions(found: "TracedPredictions", side: "TraceSide", terminal: 
             rows.append((escape_unprintable(name), *numbers, likely))
     following = _likely_tokens(found, len(side.tokens))
     rows += [("(next)", "", "", following)] if following else []
-    terminal.heading("Predictions (from the words before, or of a label)")
+    terminal.heading("Predictions (of a word from those before it, of a blank, or of a label)")
     _print_table(rows, terminal)
 
 
@@ -555,7 +555,8 @@ def _print_influence(trace: "Trace", terminal: Terminal) -> None:
         terminal.text(f"No effect: {len(found.without_effect)} of {len(found.words)} patches.")
     else:
         terminal.heading("Influence (what changes if an input word is left out)")
-        _print_words_without_effect(found, trace.influence.rows, terminal)
+        filled = trace.predictions is not None and all(one is None for one in trace.predictions.log_probabilities)
+        _print_words_without_effect(found, "blanks" if filled else trace.influence.rows, terminal)
     strongest = [(target, found.words[number], float(found.values[row, number]))
                  for row, (target, number) in enumerate(zip(found.targets, found.strongest(), strict=True))
                  if number is not None][:MAX_MAP_WORDS]
@@ -566,14 +567,15 @@ def _print_influence(trace: "Trace", terminal: Terminal) -> None:
 
 
 def _print_words_without_effect(found: "Influence", rows: str, terminal: Terminal) -> None:
-    """Print a line of the words that change nothing; `rows` is the side of the output."""
+    """Print a line of the words that change nothing; `rows` is the side of the output, or "blanks"."""
     from regard.tasks.influence import MIN_EFFECT
 
     without = [escape_unprintable(word) for word in found.without_effect]
     if not without:
         terminal.text("Every word has an effect.")
         return
-    changed = {"labels": "every other label", "label": "the label", "text": "every later word"}
+    changed = {"labels": "every other label", "label": "the label", "text": "every later word",
+               "blanks": "what fills every blank"}
     it = "it" if len(without) == 1 else "one of them"
     terminal.text(f"No effect: {', '.join(without)}. Leaving {it} out changes {changed.get(rows, 'every output word')} "
                   f"by less than {MIN_EFFECT:g} nats.")

@@ -12,12 +12,14 @@ import browser_visits
 import printed_texts
 import pytest
 import reading_examples
+import texting
 import trace_examples
 from reading_examples import LOGS, LOOKED, MATTERED, SOURCE, TARGET
 
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
 from regard.inspection.trace_format import TracedAttention, TracedInfluence, TracedPredictions, TraceSide
+from regard.tasks import traces
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 SCREENS = {"desk": (1440, 900), "phone": (390, 844)}
@@ -396,6 +398,21 @@ def test_a_text_with_a_blank_names_what_fills_it(chromium, filed):
         assert "<mask>: cat 61 %, dog 14 %" in page.locator(".verdict").inner_text()
         assert page.locator(".shaded").inner_text() == "The black <mask> sleeps."
         assert "What mattered" not in page.locator(".reading").inner_text()
+
+
+def test_what_mattered_for_a_blank_is_shown_at_once(chromium, filed):
+    trace = traces.trace_input(texting.filler(), "the big ___ sleeps.", influence_limit=64)
+    blank = next(row for row in trace.influence.values if any(value is not None for value in row))
+    strongest = max(range(len(blank)), key=lambda number: blank[number] or 0.0)
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .w")
+        assert page.locator(".shaded .w").all_inner_texts() == ["the", "big", "___", "sleeps", "."]
+        assert page.locator(".shaded .w.on").inner_text() == "___"
+        word = page.locator(".shaded .w").nth(strongest).inner_text()
+        assert f"owes most to {word} {blank[strongest]:.2f} nats" in page.locator(".detail").inner_text()
+        page.locator(".shaded .w").first.hover()
+        assert "fills blanks" in page.locator(".detail").inner_text()
 
 
 def test_a_classified_text_has_its_labels_and_what_each_word_adds(chromium):

@@ -131,7 +131,7 @@ export function surpriseVerdict({ sure, rivals, next, own }, units) {
   const nats = sure.map((one) => (one !== null && one > 0 ? -Math.log(one) : 0));
   const least = own ? -Math.log(0.6) : SURPRISING;
   const order = largest(nats, 3).filter((at) => nats[at] >= least);
-  const blanks = [...units.keys()].filter((at) => sure[at] === null && rivals[at].length);
+  const blanks = blanksOf({ sure, rivals });
   const told = order.flatMap((at, k) => [
     k ? ", " : own ? "The model doubted " : "Most surprising: ",
     make("em", {}, isolatedText(units[at].name)),
@@ -146,6 +146,14 @@ export function surpriseVerdict({ sure, rivals, next, own }, units) {
     }),
     ...(next.length ? ["Next: ", ...listOf(next.slice(0, MAX_RIVALS)), ". "] : [])
   ];
+}
+
+/**
+ * The words that the model fills in: they have candidates, and no probability of their own.
+ * @param {Pick<Predicted, "sure" | "rivals">} predicted
+ */
+export function blanksOf({ sure, rivals }) {
+  return [...sure.keys()].filter((at) => sure[at] === null && rivals[at].length);
 }
 
 /**
@@ -170,6 +178,7 @@ export function listOf(candidates) {
  */
 export function predictionOf({ sure, rivals, labels }, at) {
   const probability = sure[at];
+  if (probability === null && rivals[at].length) return [": ", ...listOf(rivals[at]), "."];
   const nats = probability && !labels ? `, ${formatFixed(-Math.log(probability), 2)} nats` : "";
   return [
     ...(probability === null ? [] : [` (${formatPercent(probability)}${nats})`]),

@@ -8,6 +8,7 @@ import { fill, isolatedText, make, pickNumber } from "./dom.js";
 import { clamp, formatCount, formatFixed, formatPercent, largest } from "./numbers.js";
 import { attentionTitle, groupTokens } from "./planes.js";
 import {
+  blanksOf,
   labelVerdict,
   meanSurprisal,
   predictedWords,
@@ -61,6 +62,7 @@ function textReading(app, number, room) {
   const mode = effect && app.state.show !== "looked" ? "mattered" : "looked";
   const detail = make("div", { class: "detail" });
   const head = chosen.head < 0 ? "mean of all heads" : `head ${chosen.head}`;
+  const blanks = predicted ? blanksOf(predicted) : [];
   if (predicted) shadeSurprisal(predicted, rows.words);
   const mean = predicted && meanSurprisal(predicted);
   fill(
@@ -74,7 +76,8 @@ function textReading(app, number, room) {
         ? `Point at a word to shade what it looked at (${attentionTitle(trace, one)}, ${head}); click it to keep that.`
         : effect?.whole
           ? "Shaded: the words without which the label is less likely. Leaving a word out can break the grammar."
-          : `Point at a word to shade the words without which ${labelled ? "its label" : "it"} is less likely; click ` +
+          : `Point at a ${blanks.length ? "blank" : "word"} to shade the words without which ` +
+            `${blanks.length ? "the first word that fills it" : labelled ? "its label" : "it"} is less likely; click ` +
             "it to keep that. Leaving a word out can break the grammar, and of two words that say the same, each " +
             "seems to have no effect.",
       mode === "mattered" && effect?.groups.length ? ` ${TOGETHER}` : ""
@@ -296,6 +299,7 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
   const trace = app.traces[number];
   const one = trace.attentions[chosen.attention];
   const sizes = attentionSize(trace, one);
+  const blanks = predicted ? blanksOf(predicted) : [];
   /** @type {Map<number, Promise<Float32Array>>} */
   const known = new Map();
   /** @param {number} at the weights of a word, on the words of the columns */
@@ -346,6 +350,7 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
     const own = make("strong", {}, isolatedText(rows.units[at].name));
     const chances = predicted ? predictionOf(predicted, at) : [];
     const nothing = it + (effect ? " owes nothing to a single word" : " looked at nothing");
+    if (effect && blanks.length && !blanks.includes(at)) return fill(detail, own, " is given: the model fills blanks.");
     fill(detail, own, ...chances, ...(told.length ? told : [nothing]), ".");
   };
   if (!area) return;
@@ -382,7 +387,7 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
   });
   const first = /^[st](\d{1,6})$/.exec(app.state.word ?? "");
   pinned = first ? pickNumber(first[1], rows.units.length, -1) : -1;
-  if (pinned < 0) pinned = null;
+  if (pinned < 0) pinned = blanks.length === 1 ? blanks[0] : null;
   void show(pinned);
 }
 
