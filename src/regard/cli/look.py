@@ -401,7 +401,7 @@ def _trace_image_file(task: "Task", path: str, name: str, limit: int) -> "Trace"
     pixels = read_pixels(path, ImageShape(config.image_height, config.image_width, config.channels))
     image = scale_pixels(torch.tensor(pixels)).to(task.device)
     best = task.classify(image.unsqueeze(0))[0][0]
-    title = f"{Path(path).name}: {best.name}, {100 * best.probability:.1f}%"
+    title = f"{Path(path).name}: {best.name}, {100 * best.probability:.1f} %"
     return trace_image(task, image, title=title, name=_model_name(name), influence_limit=limit)
 
 

@@ -41,7 +41,7 @@ VIEWS.push({
  * @param {Trace} trace
  * @returns {[Side | null, Side | null]}
  */
-export function sidesOf(trace) {
+function sidesOf(trace) {
   const written = trace.written ? trace.sides[trace.written.side] : null;
   const names = Object.keys(trace.sides).filter((name) => name !== trace.written?.side);
   return [trace.sides[names[0]] ?? written, names.length ? written : null];
@@ -236,7 +236,7 @@ async function compare(app, before, after, room) {
 }
 
 /** The words of a side, without what belongs to no word. @param {Side} side */
-export function onlyWords(side) {
+function onlyWords(side) {
   return hasWords(side) ? wordUnits(side).filter((unit) => unit.word !== null) : [];
 }
 
@@ -246,7 +246,7 @@ export function onlyWords(side) {
  * @param {string[]} before
  * @param {string[]} after
  */
-export function changedLine(label, before, after) {
+function changedLine(label, before, after) {
   const parts = diffWords(before, after);
   /** @param {"gone" | "new"} kind @param {"ins" | "del"} tag */
   const line = (kind, tag) =>
