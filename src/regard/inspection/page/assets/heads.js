@@ -21,7 +21,7 @@ const EVEN = 0.95;
 
 const DIAGONAL = "diagonal";
 const FEW = 6; // heads of a layer that leave room for another layer beside it
-const ROUNDING = 0.02; // of the sum of a row
+const SHARED = 0.2; // how far from 1 the sum of a row may be, on average, if its weights are shares of one whole
 const MAX_ROWS = 64; // rows of a long map that are measured, evenly spaced
 
 /** @typedef {{name: string, share: number, even: number}} Share of the weight, and of uniform weights */
@@ -84,7 +84,7 @@ export async function measureHead(app, number, attention, head) {
     total: 0,
     rows: 0
   }));
-  let [entropy, possible] = [0, 0];
+  let [entropy, possible, sumOfRows, seen] = [0, 0, 0, 0];
   for (const row of chosen) {
     const values = whole
       ? whole.subarray(row * columns, (row + 1) * columns)
@@ -95,7 +95,7 @@ export async function measureHead(app, number, attention, head) {
       total += Math.abs(values[j]);
       entropy -= values[j] === 0 ? 0 : (values[j] * Math.log(values[j])) / count;
     }
-    if (total > 0 && Math.abs(total - 1) > ROUNDING) entropy = NaN; // not shares of one whole, such as those of RWKV
+    if (total > 0) [sumOfRows, seen] = [sumOfRows + total, seen + 1];
     possible += Math.log(Math.max(1, to - from)) / count;
     for (const sum of sums) {
       const inside = sum.columnsOf(row).filter((j) => j >= from && j < to);
@@ -106,6 +106,7 @@ export async function measureHead(app, number, attention, head) {
       for (const j of inside) sum.inside += Math.abs(values[j]);
     }
   }
+  if (Math.abs(sumOfRows - seen) > SHARED * seen) entropy = NaN; // such as the maps of RWKV
   // A position that few rows may attend to says little about the head: the end of a text under a causal mask.
   const shares = sums
     .filter((sum) => sum.total > 0 && sum.rows >= count / 2)
@@ -165,7 +166,7 @@ VIEWS.push({
       names,
       make(
         "div",
-        { class: sort === "place" && trace.attentions.every(({ heads }) => heads <= FEW) ? "layers few" : "layers" },
+        { class: sort === "place" && trace.attentions.every((one) => one.heads <= FEW) ? "layers few" : "layers" },
         ...sections(trace, cards, sort).map(([title, some]) =>
           make(
             "section",
@@ -363,7 +364,7 @@ function countLabels(app, cards, line, filter, sort, trace) {
   } else
     fill(
       line,
-      `${formatCount(done)} of ${formatCount(cards.length)} heads measured, on this ${image ? "image" : "text"} alone. `,
+      `${formatCount(done)} of ${formatCount(cards.length)} heads measured, on this ${image ? "image" : "text"} only. `,
       tally,
       // Maps of other mixers, such as RWKV, have no score, and the command does not measure them.
       ...(trace.attentions.some(({ score }) => score)
