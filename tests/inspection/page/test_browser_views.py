@@ -266,6 +266,7 @@ def test_what_if_asks_the_model(chromium, trace):
         assert [(one.text, one.prefix, one.beams, one.choice, one.trace) for one in questions] == [
             ("The black dog sleeps.", "Le chien", 3, 0, 0)]
         assert page.locator(".result .chart-frame").count() >= 2
+        assert page.locator(".changes .after").all_inner_texts() == ["Le chat noir dort.", "The black cat sleeps."]
         page.get_by_role("button", name="Read the new one").click()
         page.wait_for_selector("#view.read")
         assert page.locator("h1").inner_text() == "The black dog sleeps."
