@@ -180,6 +180,8 @@ def test_the_description_and_its_page_load_nothing_from_elsewhere(address):
     description = ask(address, "/openapi.json").json
     assert {"/translate", "/v1/completions", "/api/v1/translate", "/metrics"} <= set(description["paths"])
     page = ask(address, "/docs")
+    assert b"name=viewport" in page.body
+    assert b"prefers-color-scheme:dark" in page.body
     assert b"/api/v1/translate" in page.body
     assert b"<script" not in page.body
     assert not re.search(rb"https?://", page.body)

@@ -23,7 +23,7 @@ STYLE = """
 :root{color-scheme:light dark;--ink:#1f1d1a;--paper:#fbfaf7;--faint:#5f5a52;--line:#e2ded5;--link:#0b625d}
 @media (prefers-color-scheme:dark){:root{--ink:#e9e6df;--paper:#15171b;--faint:#a9a59b;--line:#333740;--link:#76cfc4}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:68rem;background:var(--paper);color:var(--ink);
+body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:80rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 .6rem}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}
 h3{font-size:1rem;margin:1rem 0 .3rem}h1,h2,h3,p,figcaption{overflow-wrap:anywhere}
