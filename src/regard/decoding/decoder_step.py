@@ -42,6 +42,7 @@ from regard.blocks.block import Block, BlockState
 from regard.blocks.feed_forward import FeedForward, PlainFeedForward
 from regard.blocks.stack import Stack, StackState
 from regard.blocks.sublayer import Dropout, PostNorm, PreNorm
+from regard.decoding.beam_cache import BeamCache, BeamSlots
 from regard.decoding.cuda_graph import all_modules, has_hooks
 from regard.kernels import launch
 from regard.kernels.linear import Linear
@@ -53,7 +54,7 @@ from regard.kernels.packed_linear import (
     pad_rows,
     single_threaded,
 )
-from regard.mixer import TokenPlaces
+from regard.mixer import RowGroups, TokenPlaces
 from regard.models.contract import GenerativeModel, Memory, Step
 from regard.models.embedding import Embedding
 from regard.models.encoder_decoder import Decoder, DecoderState, EncoderDecoder
@@ -213,32 +214,42 @@ class PackedDecoder:
         """The start of the model."""
         return self.model.start(memory, rows=rows, capacity=capacity, cross=cross)
 
-    def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
-        """The step of the model. The model itself takes several tokens, and sources without states."""
-        blocks: tuple[BlockState, ...] = state.stack.blocks
+    def share(self, state: DecoderState, rows: RowGroups) -> BeamCache:
+        """The hypotheses that continue the rows of a state, with common tokens stored once, for steps of one token."""
+        return BeamCache.of(state, rows)
+
+    def step(self, state: DecoderState | BeamCache, ids: Tensor, lengths: Tensor | None = None) -> Step:
+        """The step of the model. The model itself takes several tokens."""
+        if isinstance(state, BeamCache):
+            following, slots = state.next_slots()
+            return Step(self._logits(ids, following.blocks, state.positions, slots, state.capacity), following)
         if lengths is not None or state.with_cross or ids.shape[1] != 1 or not len(ids):
             return self.model.step(state, ids, lengths)
-        if not all(map(_has_context, blocks)):
-            return self.model.step(state, ids, lengths)
+        blocks: tuple[BlockState, ...] = state.stack.blocks
         cache = blocks[0].mixer
-        rows, after = len(ids), cache.filled_after(1)
+        after = cache.filled_after(1)
         at = cache.filled if cache.uniform else RowPositions(state.positions, after)
-        x = pad_rows(self._embed(ids, state.positions, at, cache.capacity))
+        logits, positions = self._logits(ids, blocks, state.positions, at, cache.capacity), state.positions + 1
+        moved = (BlockState(Cache(own.mixer.key, own.mixer.value, positions, after, cache.uniform), own.context)
+                 for own in blocks)
+        return Step(logits, DecoderState(StackState(tuple(moved)), positions, state.with_cross))
+
+    def _logits(self, ids: Tensor, blocks: tuple[BlockState, ...], positions: Tensor, at: "TokenPositions",
+                capacity: int) -> Tensor:
+        """The logits (R, 1, V) after tokens at `positions`, whose keys and values are written into the blocks."""
+        x = pad_rows(self._embed(ids, positions, at, capacity))
         for one, sublayer, norm in self.sublayers:
             own = blocks[one.block]
             if one.kind == CROSS and own.context is None:
                 continue
             if self.pre_norm:
-                x = x + sublayer(norm(x), own, state.positions, at)
+                x = x + sublayer(norm(x), own, positions, at)
             else:
-                x = norm(x + sublayer(x, own, state.positions, at))
+                x = norm(x + sublayer(x, own, positions, at))
         x = x if self.last_norm is None else self.last_norm(x)
-        logits, positions = self.output.first(x, rows).unsqueeze(1), state.positions + 1
-        following = (BlockState(Cache(own.mixer.key, own.mixer.value, positions, after, cache.uniform), own.context)
-                     for own in blocks)
-        return Step(logits, DecoderState(StackState(tuple(following)), positions, state.with_cross))
+        return self.output.first(x, len(ids)).unsqueeze(1)
 
-    def _embed(self, ids: Tensor, positions: Tensor, at: "int | RowPositions", capacity: int) -> Tensor:
+    def _embed(self, ids: Tensor, positions: Tensor, at: "TokenPositions", capacity: int) -> Tensor:
         """The vectors (R, D) of tokens at position `at` of `capacity`."""
         embedding = self.embedding
         if not is_simple_embedding(embedding):
@@ -285,6 +296,10 @@ class RowPositions:
                           for (position, _), some, keys, values in parts])
 
 
+TokenPositions = int | RowPositions | BeamSlots
+"""Where the tokens of a step are: all at one position, rows at different ones, or hypotheses that share tokens."""
+
+
 class PackedProduct:
     """A linear layer, or several with one input, with packed weights: (P, in) -> (P, out)."""
 
@@ -329,14 +344,19 @@ class PackedSelfAttention(PackedAttention):
         super().__init__(layer)
         self.rotary, self.joined = layer.rotary, PackedProduct(layer.query, layer.key, layer.value)
 
-    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int | RowPositions) -> Tensor:
+    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: TokenPositions) -> Tensor:
         """The output for tokens at `positions` (R,), which are all `at` if that is a number."""
         cache = state.mixer
-        heads = self.joined(x)[:len(positions)].view(len(positions), -1, 1, self.width)
+        rows = len(positions)
+        heads = self.joined(x)[:rows].view(rows, -1, 1, self.width)
         query, key, value = heads.split((self.heads, self.key_heads, self.key_heads), 1)
         if self.rotary is not None:
             places = positions.unsqueeze(-1)
             query, key = self.rotary(query, places), self.rotary(key, places)
+        if isinstance(at, BeamSlots):
+            each = at.masks[0].shape[2]
+            at.write(cache, (heads[:, self.heads:] if self.rotary is None else torch.cat([key, value], 1)).flatten(1))
+            return self.merge(unfold_rows(at.attend(self.attend, fold_rows(query, each), cache), each), x)
         if not isinstance(at, int):
             cache.clear(at.filled - 1, at.filled)  # no row has had a token there
             places = at.tokens.indices(self.key_heads, cache.capacity)
@@ -355,11 +375,13 @@ class PackedCrossAttention(PackedAttention):
         super().__init__(layer)
         self.query = PackedProduct(layer.query)
 
-    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int | RowPositions) -> Tensor:
+    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: TokenPositions) -> Tensor:
         context = state.context
         assert context is not None
         rows, each, mask = len(positions), context.rows_per_context, context.mask
         query = self.query(x)[:rows].view(rows, self.heads, 1, self.width)
+        if not context.key.shape[-2]:
+            return self.merge(torch.zeros_like(query), x)  # no source has states
         attended = self.attend(query if each == 1 else fold_rows(query, each), context.key, context.value,
                                None if mask is None else mask.opened)
         if mask is not None and mask.blind is not None:
@@ -367,7 +389,7 @@ class PackedCrossAttention(PackedAttention):
         return self.merge(attended if each == 1 else unfold_rows(attended, each), x)
 
 
-PackedSublayer = Callable[[Tensor, BlockState, Tensor, int | RowPositions], Tensor]
+PackedSublayer = Callable[[Tensor, BlockState, Tensor, TokenPositions], Tensor]
 
 
 def packed_feed_forward(module: FeedForward) -> PackedSublayer:
@@ -389,11 +411,6 @@ def _is_plain_feed_forward(module: nn.Module) -> bool:
 
 PACKED_SUBLAYERS: dict[int, Callable[[Any], PackedSublayer]] = {
     SELF: PackedSelfAttention, CROSS: PackedCrossAttention, FEED_FORWARD: packed_feed_forward}
-
-
-def _has_context(state: BlockState) -> bool:
-    """Whether the sources, if there are any, have states."""
-    return state.context is None or state.context.key.shape[-2] > 0
 
 
 def _norm_function(norm: nn.Module) -> Callable[[Tensor], Tensor]:

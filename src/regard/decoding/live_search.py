@@ -25,7 +25,7 @@ from regard.decoding.decoder_step import packed_decoder
 from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import Hypothesis, InvalidLogitsError
 from regard.decoding.sampling import TokenSearch
-from regard.decoding.scheduler import PREFILL_CHUNK, continuing_rows, present_states, require_cross
+from regard.decoding.scheduler import PREFILL_CHUNK, continuing_rows, first_hypotheses, present_states, require_cross
 from regard.mixer import RowGroups
 from regard.models.contract import GenerativeModel, Memory
 from regard.tokens import Tokens
@@ -206,7 +206,7 @@ class LiveSearch(Generic[PromptT]):
         state = read_prompts(self._model, state, [one.prompt[:-1] for one in joining], device)
         index = torch.arange(len(joining), device=device).repeat_interleave(samples * width)
         if samples * width > 1:
-            state = state.pick(index if width == 1 else RowGroups(index, width, 1, index[::width]))
+            state = first_hypotheses(self._model, state, index, width)
         present = None if memory is None else present_states(memory)[index[::width]]
         slots = [(prompt, sample) for prompt in joining for sample in range(samples)]
         last = torch.tensor([one.prompt[-1] for one in joining], device=device)

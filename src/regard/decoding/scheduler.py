@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard import checks
-from regard.decoding.decoder_step import packed_decoder
+from regard.decoding.decoder_step import PackedDecoder, packed_decoder
 from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import SearchRequest, SourceInput, select_memory
 from regard.kernels.packed_linear import packed_linear_layers
@@ -200,7 +200,7 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         each = [unique.index(self.request.prompt_of(one)) for one in sequences for _ in range(self.search.width)]
         index = torch.tensor(each, device=self.request.device)
         if each != list(range(len(unique))):
-            state = state.pick(self._row_groups(index, index[::self.search.width], before=1))
+            state = first_hypotheses(self.model, state, index, self.search.width)
             logits, cross = logits[index], None if cross is None else cross[index]
         present = None if memory is None else present_states(memory)[index[::self.search.width]]
         lengths = [len(self.request.prompts[self.request.prompt_of(one)]) for one in sequences]
@@ -245,6 +245,14 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         logits_RnV, state, cross = self.model.step(state, batch.tokens.unsqueeze(-1))
         weights = require_cross(self.model, cross)[..., -1, :] if self.search.needs_cross else None
         return RunningBatch(batch, state, logits_RnV[:, -1], weights)
+
+
+def first_hypotheses(model: GenerativeModel, state: Any, index: Tensor, width: int) -> Any:
+    """The state of hypotheses, `width` for each sequence, that continue the rows `index` (R,) of prompts."""
+    if width == 1:
+        return state.pick(index)
+    rows = RowGroups(index, width, 1, index[::width])
+    return model.share(state, rows) if isinstance(model, PackedDecoder) else state.pick(rows)
 
 
 def continuing_rows(parents: Tensor | None, tails: Tensor | None, groups: Tensor | None, positions: Tensor,
