@@ -33,6 +33,44 @@ MIN_SLOTS = 64
 
 
 AttendFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Attention of queries (F, H, W, D) to keys and values (F, G, n, D) under a mask (F, 1, W, n)."""
+
+
+class BeamStorage:
+    """The keys and values of one layer: tokens (F, S, 2 · G · D), finite everywhere, and views of them."""
+
+    def __init__(self, tokens: Tensor, key_heads: int) -> None:
+        self.tokens, self.key_heads = tokens, key_heads
+        self.rows = tokens.flatten(0, 1)
+        """(F · S, 2 · G · D)"""
+        self.keys, self.values = tokens.unflatten(-1, (2, key_heads, -1)).permute(2, 0, 3, 1, 4)
+        """(F, G, S, D) each"""
+
+    def resized(self, sequences: int, slots: int) -> "BeamStorage":
+        """A copy for this many sequences and slots, neither fewer than before."""
+        tokens = self.tokens.new_zeros(sequences, slots, self.tokens.shape[-1])
+        tokens[:len(self.tokens), :self.tokens.shape[1]] = self.tokens
+        return BeamStorage(tokens, self.key_heads)
+
+    def move(self, sequences: Tensor, to: Tensor, slots: int) -> None:
+        """Write the first slots of some sequences into the places of others."""
+        tokens = self.tokens[:, :slots]
+        tokens.index_copy_(0, to, tokens.index_select(0, sequences))
+
+    def replace(self, sequences: Tensor, other: "BeamStorage", slots: int) -> None:
+        """Replace sequences by the first ones of another storage, of which `slots` are in use."""
+        self.tokens.index_fill_(0, sequences, 0.0)  # NaN would reach the new ones
+        self.tokens[:, :slots].index_copy_(0, sequences, other.tokens[:len(sequences), :slots])
+
+
+class AttentionRun(NamedTuple):
+    """Consecutive sequences whose attention is one operation."""
+
+    first: int
+    last: int
+    slots: int
+    mask: Tensor
+    """(last − first, 1, W, slots): 0 for the slots that a hypothesis attends to, −∞ for others."""
 
 
 class BeamSlots(NamedTuple):
@@ -43,24 +81,21 @@ class BeamSlots(NamedTuple):
     filled: int
     """The number of tokens of the longest hypothesis after the step."""
     index: Tensor
-    """(R,): where the tokens are written in storage viewed as (F · S, ...)."""
-    masks: list[Tensor]
-    """(f, 1, W, n) for each run of f consecutive sequences: 0 for the slots that a hypothesis attends to, −∞ for
-    others."""
+    """(R,): where the tokens are written in the rows of the storage."""
+    width: int
+    runs: list[AttentionRun]
 
-    def write(self, storage: Tensor, new: Tensor) -> None:
-        """Write keys and values (R, 2 · G · D)."""
-        storage.flatten(0, 1).flatten(1).index_copy_(0, self.index, new)
+    def attend(self, attend: AttendFunction, storage: BeamStorage, query: Tensor, new: Tensor) -> Tensor:
+        """Write new keys and values (R, 2 · G, 1, D), and let queries (R, H, 1, D) attend to their slots: (R, H · D).
 
-    def attend(self, attend: AttendFunction, query: Tensor, storage: Tensor) -> Tensor:
-        """The attention of queries (F, H, W, D) to the slots of their sequences."""
-        found, first = list[Tensor](), 0
-        for mask in self.masks:
-            count, _, _, slots = mask.shape
-            key, value = storage[first:first + count, :slots].permute(2, 0, 3, 1, 4)
-            found.append(attend(query[first:first + count], key, value, mask))
-            first += count
-        return found[0] if len(found) == 1 else torch.cat(found)
+        Indexing by slices keeps Python's lock, which views by functions give up and wait for again.
+        """
+        storage.rows.index_copy_(0, self.index, new.flatten(1))
+        rows, heads, _, width = query.shape
+        query_FHWD = query.view(-1, self.width, heads, width).transpose(1, 2)
+        parts = [attend(query_FHWD[first:last], storage.keys[first:last, :, :slots],
+                        storage.values[first:last, :, :slots], mask) for first, last, slots, mask in self.runs]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2).reshape(rows, -1)
 
 
 @dataclass(frozen=True)
@@ -68,7 +103,7 @@ class BeamCache:
     """The state of W hypotheses of each of F sequences. Like other caches it is consumed by a step, `pick` or `put`."""
 
     blocks: tuple[BlockState, ...]
-    """With the keys and values as mixer, (F or more, S, 2, G, D), finite everywhere; and the contexts."""
+    """With a `BeamStorage` as mixer, for F sequences or more, and the contexts."""
     attended: Tensor
     """(F, W, n): the slots of the tokens of each hypothesis."""
     positions: Tensor
@@ -86,8 +121,9 @@ class BeamCache:
         blocks = []
         for block in state.stack.blocks:
             key, value = block.mixer.view(filled)
-            storage = key.new_zeros(len(sequences), slots, 2, key.shape[1], key.shape[3])
-            storage[:, :filled] = torch.stack([key, value], 1)[sequences].permute(0, 3, 1, 2, 4)
+            storage = BeamStorage(key.new_zeros(len(sequences), slots, 2 * key.shape[1] * key.shape[3]), key.shape[1])
+            if filled:
+                storage.keys[:, :, :filled], storage.values[:, :, :filled] = key[sequences], value[sequences]
             blocks.append(BlockState(storage, None if block.context is None else block.context.pick(rows)))
         attended = torch.arange(filled) < positions.unsqueeze(-1)
         return BeamCache(tuple(blocks), attended.view(len(sequences), rows.size, filled), positions, cache.capacity)
@@ -106,13 +142,13 @@ class BeamCache:
         count = max(sizes)
         attended = attended[..., :count]
         grown = self._with_storage(sequences, count)
-        slots = grown.blocks[0].mixer.shape[1]
-        index = (free + slots * torch.arange(sequences).unsqueeze(-1)).flatten()
+        tokens = grown.blocks[0].mixer.tokens
+        index = (free + tokens.shape[1] * torch.arange(sequences).unsqueeze(-1)).flatten()
         mask = torch.where(attended, 0.0, -torch.inf).unsqueeze(1)
-        runs = _runs(sizes, RUN_BYTES // self.blocks[0].mixer[0, 0].nbytes)
-        masks = [one[..., :most] for one, (_, most) in zip(mask.split([n for n, _ in runs]), runs, strict=True)]
+        runs = [AttentionRun(first, last, most, mask[first:last, ..., :most])
+                for first, last, most in attention_runs(sizes, RUN_BYTES // tokens[0, 0].nbytes)]
         following = replace(grown, attended=attended, positions=self.positions + 1)
-        return following, BeamSlots(self.positions, longest + 1, index, masks)
+        return following, BeamSlots(self.positions, longest + 1, index, width, runs)
 
     def pick(self, rows: RowGroups) -> "BeamCache":
         """The hypotheses that continue these rows, each a row of the sequence that its group continues."""
@@ -130,8 +166,7 @@ class BeamCache:
         count, theirs = max(self.attended.shape[-1], other.attended.shape[-1]), other.attended.shape[-1]
         grown, blocks = self._with_storage(len(self.attended), count), []
         for mine, new in zip(grown.blocks, other.blocks, strict=True):
-            mine.mixer[:, :count].index_fill_(0, rows.groups, 0.0)  # NaN would reach the new sequence
-            mine.mixer[:, :theirs].index_copy_(0, rows.groups, new.mixer[:len(rows.groups), :theirs])
+            mine.mixer.replace(rows.groups, new.mixer, theirs)
             context = None if mine.context is None or new.context is None else mine.context.put(rows, new.context)
             blocks.append(BlockState(mine.mixer, context))
         attended, new_attended = (pad(one.attended, (0, count - one.attended.shape[-1])) for one in (self, other))
@@ -141,48 +176,44 @@ class BeamCache:
 
     def _moved(self, sequences: Tensor, reuse_storage: bool) -> "BeamCache":
         """The storage of these sequences; those that stay where they are need not be copied."""
-        count, used = len(sequences), self.attended.shape[-1]
+        count, slots = len(sequences), self.attended.shape[-1]
         if not reuse_storage:
-            return self._with_blocks([block.mixer[sequences] for block in self.blocks])
-        grown = self._with_storage(count, used)
+            return self._with([BeamStorage(one.tokens[sequences], one.key_heads) for one in self._storages()])
+        grown = self._with_storage(count, slots)
         moved = (sequences != torch.arange(count)).nonzero().squeeze(-1)
-        if len(moved):
-            for block in grown.blocks:
-                tokens = block.mixer[:, :used]
-                tokens.index_copy_(0, moved, tokens.index_select(0, sequences[moved]))
+        for storage in grown._storages() if len(moved) else ():
+            storage.move(sequences[moved], moved, slots)
         return grown
 
     def _with_storage(self, sequences: int, slots: int) -> "BeamCache":
         """The same with storage for at least this many sequences and slots."""
-        room, size = self.blocks[0].mixer.shape[:2]
+        room, size, _ = self.blocks[0].mixer.tokens.shape
         if sequences <= room and slots <= size:
             return self
         room = room if sequences <= room else sequences + sequences // 2  # for those that come later
         size = size if slots <= size else max(slots, 2 * size)
-        grown = []
-        for block in self.blocks:
-            storage = block.mixer.new_zeros(room, size, *block.mixer.shape[2:])
-            storage[:len(block.mixer), :block.mixer.shape[1]] = block.mixer
-            grown.append(storage)
-        return self._with_blocks(grown)
+        return self._with([one.resized(room, size) for one in self._storages()])
 
-    def _with_blocks(self, storages: list[Tensor]) -> "BeamCache":
+    def _storages(self) -> list[BeamStorage]:
+        return [block.mixer for block in self.blocks]
+
+    def _with(self, storages: list[BeamStorage]) -> "BeamCache":
         return replace(self, blocks=tuple(replace(block, mixer=storage)
                                           for block, storage in zip(self.blocks, storages, strict=True)))
 
 
-def _runs(sizes: list[int], waste: int) -> list[tuple[int, int]]:
-    """Divide sequences into runs for attention: the number of sequences of each run, and the size of the largest one.
+def attention_runs(sizes: list[int], waste: int) -> list[tuple[int, int, int]]:
+    """Divide sequences into runs for attention: the first, the one after the last, and the slots of the largest one.
 
     Args:
         sizes: the number of slots of each sequence.
         waste: how many slots attention may read in vain before another run begins.
     """
-    runs, count, most, wasted = list[tuple[int, int]](), 0, 0, 0
-    for size in sizes:
-        more = most - size if size <= most else (size - most) * count
-        if count and wasted + more > waste:
-            runs.append((count, most))
-            count, most, wasted, more = 0, 0, 0, 0
-        count, most, wasted = count + 1, max(most, size), wasted + more
-    return [*runs, (count, most)]
+    runs, first, most, wasted = list[tuple[int, int, int]](), 0, 0, 0
+    for number, size in enumerate(sizes):
+        more = most - size if size <= most else (size - most) * (number - first)
+        if number > first and wasted + more > waste:
+            runs.append((first, number, most))
+            first, most, wasted, more = number, 0, 0, 0
+        most, wasted = max(most, size), wasted + more
+    return [*runs, (first, len(sizes), most)]

@@ -54,7 +54,7 @@ from regard.kernels.packed_linear import (
     pad_rows,
     single_threaded,
 )
-from regard.mixer import RowGroups, TokenPlaces
+from regard.mixer import RowGroups
 from regard.models.contract import GenerativeModel, Memory, Step
 from regard.models.embedding import Embedding
 from regard.models.encoder_decoder import Decoder, DecoderState, EncoderDecoder
@@ -275,7 +275,7 @@ class RowPositions:
 
     def __init__(self, positions: Tensor, filled: int) -> None:
         self.rows, self.filled = positions, filled
-        self.tokens = TokenPlaces(torch.arange(len(positions), device=positions.device), positions)
+        self._indices = dict[tuple[int, int], Tensor]()
         places = torch.arange(filled, device=positions.device)
         hidden = (places > positions.unsqueeze(-1))[:, None, None]
         # Attention would convert a bool mask in every layer; packed weights are in float32.
@@ -285,6 +285,17 @@ class RowPositions:
         """Positions, and how many consecutive rows, such as the hypotheses of one sequence, are at each of them."""
         self.sizes = [count for _, count in self.runs]
         self.hidden = sum(count * (filled - 1 - position) for position, count in self.runs)
+
+    def indices(self, heads: int, capacity: int) -> Tensor:
+        """(R · heads,): where the tokens are in storage (R, heads, capacity, width), viewed as (-1, width).
+
+        Layers of one shape share them.
+        """
+        found = self._indices.get((heads, capacity))
+        if found is None:
+            heads_RH = torch.arange(len(self.rows) * heads, device=self.rows.device).view(-1, heads)
+            found = self._indices[heads, capacity] = (heads_RH * capacity + self.rows.unsqueeze(-1)).flatten()
+        return found
 
     def attend(self, layer: "PackedAttention", query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The attention of rows (R, H, 1, D) to keys (R, G, C, D): at once under a mask, or where that would read too
@@ -332,7 +343,7 @@ class PackedAttention(StepAttention):
                                             enable_gqa=self.heads != self.key_heads)
 
     def merge(self, attended: Tensor, x: Tensor) -> Tensor:
-        """(R, H, 1, D) -> (P, width of the model), gated by the input x (P, width) where the layer has a gate."""
+        """(R, H, 1, D) or (R, H · D) -> (P, width of the model), gated by the input x (P, width) if there is a gate."""
         flat = attended.flatten(1)
         return self.output(flat if self.gate is None else flat * self.gate(x)[:len(flat)].sigmoid())
 
@@ -346,20 +357,17 @@ class PackedSelfAttention(PackedAttention):
 
     def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: TokenPositions) -> Tensor:
         """The output for tokens at `positions` (R,), which are all `at` if that is a number."""
-        cache = state.mixer
-        rows = len(positions)
+        cache, rows = state.mixer, len(positions)
         heads = self.joined(x)[:rows].view(rows, -1, 1, self.width)
-        query, key, value = heads.split((self.heads, self.key_heads, self.key_heads), 1)
         if self.rotary is not None:
-            places = positions.unsqueeze(-1)
-            query, key = self.rotary(query, places), self.rotary(key, places)
+            turned = self.heads + self.key_heads
+            heads = torch.cat([self.rotary(heads[:, :turned], positions.unsqueeze(-1)), heads[:, turned:]], 1)
         if isinstance(at, BeamSlots):
-            each = at.masks[0].shape[2]
-            at.write(cache, (heads[:, self.heads:] if self.rotary is None else torch.cat([key, value], 1)).flatten(1))
-            return self.merge(unfold_rows(at.attend(self.attend, fold_rows(query, each), cache), each), x)
+            return self.merge(at.attend(self.attend, cache, heads[:, :self.heads], heads[:, self.heads:]), x)
+        query, key, value = heads.split((self.heads, self.key_heads, self.key_heads), 1)
         if not isinstance(at, int):
             cache.clear(at.filled - 1, at.filled)  # no row has had a token there
-            places = at.tokens.indices(self.key_heads, cache.capacity)
+            places = at.indices(self.key_heads, cache.capacity)
             cache.key.view(-1, self.width).index_copy_(0, places, key.reshape(-1, self.width))
             cache.value.view(-1, self.width).index_copy_(0, places, value.reshape(-1, self.width))
             return self.merge(at.attend(self, query, cache.key, cache.value), x)

@@ -74,7 +74,6 @@ class LiveSearch(Generic[PromptT]):
         self._batch: Any = None
         self._state: Any = None
         self._parents: Tensor | None = None
-        self._tails: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -114,7 +113,7 @@ class LiveSearch(Generic[PromptT]):
         failed, width = list[tuple[PromptT, InvalidLogitsError]](), self._search.width
         while self._slots:
             try:
-                self._batch, self._parents, finished, self._tails = self._search.advance(self._batch, logits, cross)
+                self._batch, self._parents, finished = self._search.advance(self._batch, logits, cross)
                 self._finished = set(finished)
                 break
             except InvalidLogitsError as error:
@@ -168,7 +167,7 @@ class LiveSearch(Generic[PromptT]):
         else:
             self._move(gone, new)
         self._found = {id(prompt): self._found.get(id(prompt), {}) for prompt in self.prompts}
-        self._finished, self._parents, self._tails = set(), None, None
+        self._finished, self._parents = set(), None
         if self._slots and (joining or gone):
             numbers = {id(prompt): number for number, prompt in enumerate(self.prompts)}
             samples = self._search.request.num_samples
@@ -184,8 +183,7 @@ class LiveSearch(Generic[PromptT]):
         if index != list(range(count)):
             groups = torch.tensor(index, dtype=torch.long, device=device)
         if groups is not None or self._parents is not None:
-            self._state = self._state.pick(continuing_rows(self._parents, self._tails, groups, self._state.positions,
-                                                           width))
+            self._state = self._state.pick(continuing_rows(self._parents, groups, self._state.positions, width))
         slots, batch = self._slots, self._batch
         if new is not None:
             at = torch.tensor(places, dtype=torch.long, device=device)
