@@ -1,13 +1,13 @@
-"""The state of beam search with packed decoder steps: hypotheses share the keys and values of common tokens.
+"""The decoder state of beam search with packed steps: hypotheses share the keys and values of common tokens.
 
     cache = BeamCache.of(state, rows)       hypotheses of the sequences of a `DecoderState`
-    cache = cache.pick(rows)                after each step; hypotheses change places without copying a key
     cache, slots = cache.next_slots()       where the next tokens are written, and what they attend to
+    cache = cache.pick(rows)                hypotheses that change places, without copying a key
 
 The hypotheses of one sequence have most of their tokens in common. A state with a row for each hypothesis stores such a
-token in every row, copies it whenever hypotheses change places, and reads all copies at every step. Here the tokens of a
+token in every row, copies it when hypotheses change places, and reads every copy at every step. Here the tokens of a
 sequence are a tree in one storage: a token has a slot, and each hypothesis knows the slots of its own tokens. Attention
-to all slots under a mask then is one operation for all sequences. Slots of tokens that no hypothesis continues are
+to all slots under a mask then is one operation for several sequences. Slots of tokens that no hypothesis continues are
 written again. Keys contain their positions, so their order in the storage means nothing.
 
 Legend: F sequences, W hypotheses of each, R = F·W rows, S slots of storage, n slots in use, G key heads, D width.
@@ -26,12 +26,10 @@ from regard.blocks.block import BlockState
 from regard.mixer import RowGroups, row_indices
 from regard.models.encoder_decoder import DecoderState
 
-RUN_BYTES = 100_000
+RUN_BYTES = 150_000
 """Keys and values that attention reads in the time of one more call."""
 MIN_SLOTS = 64
 """The slots for which there is storage at first; it is doubled when they are taken."""
-
-
 AttendFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Attention of queries (F, H, W, D) to keys and values (F, G, n, D) under a mask (F, 1, W, n)."""
 
@@ -80,19 +78,17 @@ class BeamSlots(NamedTuple):
     """(R,): the positions of the tokens."""
     filled: int
     """The number of tokens of the longest hypothesis after the step."""
-    index: Tensor
+    places: Tensor
     """(R,): where the tokens are written in the rows of the storage."""
     width: int
     runs: list[AttentionRun]
 
     def attend(self, attend: AttendFunction, storage: BeamStorage, query: Tensor, new: Tensor) -> Tensor:
-        """Write new keys and values (R, 2 · G, 1, D), and let queries (R, H, 1, D) attend to their slots: (R, H · D).
-
-        Indexing by slices keeps Python's lock, which views by functions give up and wait for again.
-        """
-        storage.rows.index_copy_(0, self.index, new.flatten(1))
+        """Write new keys and values (R, 2 · G, 1, D), and let queries (R, H, 1, D) attend to their slots: (R, H · D)."""
+        storage.rows.index_copy_(0, self.places, new.flatten(1))
         rows, heads, _, width = query.shape
         query_FHWD = query.view(-1, self.width, heads, width).transpose(1, 2)
+        # Slices keep Python's lock; other views give it up and wait for it again, while another worker computes.
         parts = [attend(query_FHWD[first:last], storage.keys[first:last, :, :slots],
                         storage.values[first:last, :, :slots], mask) for first, last, slots, mask in self.runs]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2).reshape(rows, -1)
@@ -143,22 +139,22 @@ class BeamCache:
         attended = attended[..., :count]
         grown = self._with_storage(sequences, count)
         tokens = grown.blocks[0].mixer.tokens
-        index = (free + tokens.shape[1] * torch.arange(sequences).unsqueeze(-1)).flatten()
+        places = (free + tokens.shape[1] * torch.arange(sequences).unsqueeze(-1)).flatten()
         mask = torch.where(attended, 0.0, -torch.inf).unsqueeze(1)
         runs = [AttentionRun(first, last, most, mask[first:last, ..., :most])
                 for first, last, most in attention_runs(sizes, RUN_BYTES // tokens[0, 0].nbytes)]
         following = replace(grown, attended=attended, positions=self.positions + 1)
-        return following, BeamSlots(self.positions, longest + 1, index, width, runs)
+        return following, BeamSlots(self.positions, longest + 1, places, width, runs)
 
     def pick(self, rows: RowGroups) -> "BeamCache":
         """The hypotheses that continue these rows, each a row of the sequence that its group continues."""
         _, width, count = self.attended.shape
         index = row_indices(rows, self.positions)
-        attended, positions = self.attended.flatten(0, 1)[index].view(-1, width, count), self.positions[index]
+        attended = self.attended.flatten(0, 1)[index].view(len(index) // width, width, count)
         picked = self if rows.groups is None else self._moved(rows.groups, rows.reuse_storage)
         blocks = tuple(replace(block, context=None if block.context is None else block.context.pick(rows))
                        for block in picked.blocks)
-        return BeamCache(blocks, attended, positions, self.capacity)
+        return BeamCache(blocks, attended, self.positions[index], self.capacity)
 
     def put(self, rows: RowGroups, other: "BeamCache") -> "BeamCache":
         """Replace the sequences of these rows by those of another cache."""

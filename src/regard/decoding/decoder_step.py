@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding as embedding_rows
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from regard.attention.cache import Cache, fold_rows, unfold_rows
+from regard.attention.cache import Cache
 from regard.attention.layer import Attention, SelfAttention
 from regard.attention.mask import Causal
 from regard.attention.normalize import Softmax
@@ -42,7 +42,7 @@ from regard.blocks.block import Block, BlockState
 from regard.blocks.feed_forward import FeedForward, PlainFeedForward
 from regard.blocks.stack import Stack, StackState
 from regard.blocks.sublayer import Dropout, PostNorm, PreNorm
-from regard.decoding.beam_cache import BeamCache, BeamSlots
+from regard.decoding.beam_cache import RUN_BYTES, BeamCache, BeamSlots
 from regard.decoding.cuda_graph import all_modules, has_hooks
 from regard.kernels import launch
 from regard.kernels.linear import Linear
@@ -266,10 +266,6 @@ class PackedDecoder:
         return x + self.positions[at if isinstance(at, int) else at.rows]
 
 
-RUN_BYTES = 150_000
-"""Keys and values that attention reads in the time of one more call."""
-
-
 class RowPositions:
     """Rows at different positions: where each one writes its key, and which keys it attends to."""
 
@@ -387,14 +383,14 @@ class PackedCrossAttention(PackedAttention):
         context = state.context
         assert context is not None
         rows, each, mask = len(positions), context.rows_per_context, context.mask
-        query = self.query(x)[:rows].view(rows, self.heads, 1, self.width)
+        query = self.query(x)[:rows]
         if not context.key.shape[-2]:
             return self.merge(torch.zeros_like(query), x)  # no source has states
-        attended = self.attend(query if each == 1 else fold_rows(query, each), context.key, context.value,
+        attended = self.attend(query.view(-1, each, self.heads, self.width).transpose(1, 2), context.key, context.value,
                                None if mask is None else mask.opened)
         if mask is not None and mask.blind is not None:
             attended = attended.masked_fill(mask.blind, 0.0)
-        return self.merge(attended if each == 1 else unfold_rows(attended, each), x)
+        return self.merge(attended.transpose(1, 2).reshape(rows, -1), x)
 
 
 PackedSublayer = Callable[[Tensor, BlockState, Tensor, TokenPositions], Tensor]

@@ -53,6 +53,9 @@ MIN_PARAMETERS = 4_000_000
 """A model on a CPU with fewer parameters has one worker."""
 MEMORY_SHARE = 4
 """The tokens that run at once may take one part in this many of the free memory of a GPU."""
+JOIN_SHARE, JOIN_TURNS = 4, 8
+"""Texts join a batch together, since encoding one takes almost as long as several: when they are one part in this many
+of it, or when the first has waited for this many steps."""
 SHORT_CAPACITY = 256
 """Rows with more storage count as long."""
 RATE_SECONDS = 10.0
@@ -176,6 +179,8 @@ class EngineWorker:
 
     def __init__(self) -> None:
         self.batches = list[EngineBatch]()
+        self.turns_held = 0
+        """The number of turns for which texts have waited for others to join with."""
 
 
 class EngineCore:
@@ -346,6 +351,10 @@ class EngineCore:
                 running, [row for row in running if row.capacity > SHORT_CAPACITY]))
             waiting = sum(len(ticket.waiting) for ticket in self.queue)
             left = share = -(-(len(running) + waiting) // len(self.workers)) - len(mine)
+            if 0 < share * JOIN_SHARE < len(mine) and worker.turns_held < JOIN_TURNS:
+                worker.turns_held += 1
+                return
+            worker.turns_held = 0
             skipped = deque[Ticket]()
             while self.queue and left > 0:
                 ticket = self.queue.popleft()
