@@ -84,7 +84,7 @@ class BeamSlots(NamedTuple):
     runs: list[AttentionRun]
 
     def attend(self, attend: AttendFunction, storage: BeamStorage, query: Tensor, new: Tensor) -> Tensor:
-        """Write new keys and values (R, 2 · G, 1, D), and let queries (R, H, 1, D) attend to their slots: (R, H · D)."""
+        """Write new keys and values (R, 2 · G, 1, D); what queries (R, H, 1, D) read from their slots, (R, H · D)."""
         storage.rows.index_copy_(0, self.places, new.flatten(1))
         rows, heads, _, width = query.shape
         query_FHWD = query.view(-1, self.width, heads, width).transpose(1, 2)
