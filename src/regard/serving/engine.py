@@ -14,9 +14,10 @@ Between two steps a worker lets waiting texts join a batch as long as the token 
 finished, were cancelled or are too late, and answers each as soon as it has finished, without waiting for its
 neighbours (`regard.decoding.live_search`). Before it joins a large batch, a text waits a few steps for others, since
 encoding one text takes almost as long as encoding several. Texts whose strategies are equal share a batch, apart from
-maximum lengths, seeds and prefixes; batches take turns, a step each. Storage is allocated by the power of two of a row's maximum length, so a short text never shares storage with a long one, and long
-texts have at most half of the token budget, so that short ones always find room soon. Requests take turns in the queue,
-one text each, so that a request of many texts delays none of one text.
+maximum lengths, seeds and prefixes; batches take turns, a step each. Storage is allocated by the power of two of a
+row's maximum length, so a short text never shares storage with a long one, and long texts have at most half of the
+token budget, so that short ones always find room soon. Requests take turns in the queue, one text each, so that a
+request of many texts delays none of one text.
 
 A result is what the plain call gives (`translator.search(texts, strategy)`), whatever else is running: the same text,
 and each log-probability within 1e-5. They are not equal bit for bit, on a CPU either: a matrix product rounds a row
