@@ -13,9 +13,9 @@ A `DecoderPlan` lists the sublayers of a decoder once. Two steps are made from i
 A step of one row is some 150 small operations of a few microseconds; calling them through modules, masks and the choice
 of a backend takes several times as long. In both steps, queries, keys and values of a layer are one matrix product,
 ReLU is part of the product before it, and positions are read from a table. On a CPU weights are packed (see
-`regard.kernels.packed_linear`), and the states are those of the model, so that the scheduler moves rows as usual. On a
-GPU the residual connection and the norm are one kernel, and rows are read through a table (see
-`regard.kernels.decode_attention`).
+`regard.kernels.packed_linear`), the states are those of the model, so that the scheduler moves rows as usual, and the
+hypotheses of a beam search share the keys of common tokens (see `regard.decoding.beam_cache`). On a GPU the residual
+connection and the norm are one kernel, and rows are read through a table (see `regard.kernels.decode_attention`).
 
 Both serve decoders of `Attention` layers with dot products and softmax, in blocks with norms; `why_no_packed_step` and
 `why_no_fused_step` say what is in the way. They know no searches.
