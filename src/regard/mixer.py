@@ -10,7 +10,7 @@ tokens (RWKV's channel mix) is a mixer too. This module knows none of the mixers
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -32,36 +32,6 @@ class RowGroups:
     """(groups,): the group that each of them continues, or replaces; None where all stay where they are."""
     reuse_storage: bool = False
     """The old state is not needed any more, so the new one may be written into its storage."""
-    changes: "TokenChanges | None" = None
-    """The tokens in which these rows differ from those whose storage they reuse, where that is known. The beams of one
-    source have most of their tokens in common."""
-
-
-class TokenPlaces:
-    """Some tokens of some rows: the rows (n,), and the position of each token in its row (n,)."""
-
-    def __init__(self, rows: Tensor, positions: Tensor) -> None:
-        self.rows, self.positions = rows, positions
-        self._indices = dict[tuple[int, int], Tensor]()
-
-    def indices(self, heads: int, capacity: int) -> Tensor:
-        """(n · heads,): where they are in storage (rows, heads, capacity, width), viewed as (-1, width).
-
-        Layers of one shape share them.
-        """
-        found = self._indices.get((heads, capacity))
-        if found is None:
-            first = self.rows * (heads * capacity) + self.positions
-            found = (first.unsqueeze(-1) + capacity * torch.arange(heads, device=first.device)).flatten()
-            self._indices[heads, capacity] = found
-        return found
-
-
-class TokenChanges(NamedTuple):
-    """Tokens that have to be copied: where each of them is, and where it goes."""
-
-    sources: TokenPlaces
-    destinations: TokenPlaces
 
 
 Rows = list[int] | Tensor | RowGroups

@@ -14,7 +14,7 @@ from problems import Waves, assert_close, normal, scorer
 
 import regard
 from regard.attention.cache import ContextCache
-from regard.mixer import RowGroups, TokenChanges, TokenPlaces
+from regard.mixer import RowGroups
 
 KINDS = ("attention", "basic", "plain")
 SCORES = ("dot", "scaled_dot", "scaled_dot_d", "additive", "bilinear", "module")
@@ -384,24 +384,6 @@ def test_rows_that_come_later_read_nothing_of_what_was_in_their_storage():
     grown = one.pick(RowGroups(torch.tensor([0, 0, 0]), 1, 1, reuse_storage=True))
     tokens = normal(3, 1, WIDTH, seed=6)
     assert torch.equal(layer.step(tokens, grown)[0], layer.step(tokens, apart)[0])
-
-
-@given(parents=st.lists(st.integers(0, 3), min_size=4, max_size=4), common=st.integers(0, 3), seed=st.integers(0, 9))
-def test_only_the_tokens_that_differ_are_copied(parents, common, seed):
-    """Rows that have their first tokens in common."""
-    layer, x = make("attention"), normal(4, 5, WIDTH, seed=seed)
-    x[:, :common] = x[:1, :common]
-    _, cache = layer.step(x, layer.start(4, 8))
-    rows = torch.tensor(parents)
-    moved = [row for row in range(4) if parents[row] != row]
-    places = [(row, position) for row in moved for position in range(common, 5)]
-    changed, positions = torch.tensor(places, dtype=torch.long).view(-1, 2).unbind(1)
-    changes = TokenChanges(TokenPlaces(rows[changed], positions), TokenPlaces(changed, positions))
-    apart, before = cache.pick(rows), cache.key.clone()
-    after = cache.pick(RowGroups(rows, 1, 1, reuse_storage=True, changes=changes))
-    assert_close(after.key[:, :, :5], apart.key[:, :, :5])
-    assert_close(after.value[:, :, :5], apart.value[:, :, :5])
-    assert torch.equal(after.key[:, :, :common], before[:, :, :common])
 
 
 def test_contexts_of_which_all_tokens_are_there_need_no_mask():

@@ -1,13 +1,11 @@
 """Candidates, the pool of hypotheses, and hypotheses themselves."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.beam_state import Candidates, HypothesisPool, LiveHypotheses, exact_topk, quick_topk
+from regard.decoding.beam_state import Candidates, HypothesisPool, exact_topk, quick_topk
 from regard.decoding.request import Hypothesis
 
 INF = float("inf")
@@ -188,21 +186,6 @@ def test_rows_keep_to_themselves_and_can_be_picked():
                              torch.tensor([[-1.0], [-INF], [-3.0]]).double())
     picked = pool.select(torch.tensor([2, 1]))
     assert [[one.ids for one in row] for row in picked.hypotheses()] == [[[3]], []]
-
-
-@given(data=st.data(), length=st.integers(0, 5), width=st.integers(0, 2))
-def test_the_tail_in_which_a_hypothesis_differs_from_the_one_before_in_its_place(data, length, width):
-    tokens = st.lists(st.integers(0, 1), min_size=length + width, max_size=length + width)
-    ids = [[data.draw(tokens) for _ in range(3)] for _ in range(2)]
-    parents = [data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)) for _ in range(2)]
-    live = LiveHypotheses.empty(torch.zeros(2, 3), torch.zeros(2, 3, 0))
-    live = replace(live, ids=torch.tensor(ids, dtype=torch.long).view(2, 3, length + width))
-    expected = []
-    for row, chosen in zip(ids, parents, strict=True):
-        for place, parent in enumerate(chosen):
-            same = [one == other for one, other in zip(row[place][:length], row[parent][:length], strict=True)]
-            expected.append(length - (same.index(False) if False in same else length))
-    assert live.tails(torch.tensor(parents), torch.tensor([length] * 2)).flatten().tolist() == expected
 
 
 def test_a_hypothesis_without_an_end_is_truncated():

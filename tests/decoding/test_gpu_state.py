@@ -66,7 +66,7 @@ def run_both(search, logits, max_lengths, device="cpu"):
     for number, some in enumerate(logits):
         state.step(torch.cat([some, some[:width]]).to(device))
         rows = torch.tensor(running).repeat_interleave(width) * width + torch.arange(width).repeat(len(running))
-        batch, _, finished, _ = search.advance(batch, some[rows].to(device), None)
+        batch, _, finished = search.advance(batch, some[rows].to(device), None)
         found |= search.results(batch.select(finished))
         stay = [slot for slot in range(len(running)) if slot not in finished]
         batch, running = batch.select(stay), [running[slot] for slot in stay]
@@ -129,7 +129,7 @@ def test_greedy_steps_are_those_of_the_plain_search(either, constraints):
     for some in logits:
         state.step(some)
         if batch is not None:
-            batch, _, finished, _ = search.advance(batch, some, None)
+            batch, _, finished = search.advance(batch, some, None)
             found |= search.results(batch.select(finished))
             batch = None if len(found) == 4 else batch
     assert_same(dict(search.results(state.batch(range(4)))), found)

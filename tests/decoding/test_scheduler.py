@@ -221,24 +221,13 @@ def test_a_budget_below_one_row_admits_one_row():
     assert {rows for rows, _ in model.batches} == {1}
 
 
-def test_what_has_to_be_copied_of_rows_that_continue():
-    """Of a slot that stays, the last tokens; of one that comes from another place, all."""
+def test_rows_that_continue_are_the_parents_in_the_slots_that_stay():
     positions, parents = torch.tensor([3, 3, 5, 5, 2, 2]), torch.tensor([[1, 0], [2, 2], [5, 5]])
-    tails = torch.tensor([[2, 1], [0, 4], [1, 0]])
-
-    def copied(groups):
-        rows = continuing_rows(parents, tails, groups, positions, 2)
-        assert rows.changes is not None
-        sources, to = rows.changes
-        assert torch.equal(sources.rows, rows.rows[to.rows])
-        assert torch.equal(sources.positions, to.positions)
-        return rows.rows.tolist(), sorted(zip(to.rows.tolist(), to.positions.tolist(), strict=True))
-
-    assert copied(None) == ([1, 0, 2, 2, 5, 5], [(0, 1), (0, 2), (1, 2), (3, 1), (3, 2), (3, 3), (3, 4), (4, 1)])
-    assert copied(torch.tensor([0, 2])) == ([1, 0, 5, 5], [(0, 1), (0, 2), (1, 2), (2, 0), (2, 1), (3, 0), (3, 1)])
-    assert continuing_rows(parents, None, None, positions, 2).changes is None
-    alone = continuing_rows(None, None, torch.tensor([2, 1]), positions, 2)
-    assert (alone.rows.tolist(), alone.changes) == ([4, 5, 2, 3], None)
+    for chosen, groups, expected in ((parents, None, [1, 0, 2, 2, 5, 5]), (parents, [0, 2], [1, 0, 5, 5]),
+                                     (None, [2, 1], [4, 5, 2, 3])):
+        rows = continuing_rows(chosen, None if groups is None else torch.tensor(groups), positions, 2)
+        assert (rows.rows.tolist(), rows.size, rows.previous_size, rows.reuse_storage) == (expected, 2, 2, True)
+        assert (None if rows.groups is None else rows.groups.tolist()) == groups
 
 
 def test_sources_are_encoded_when_a_slot_is_free():

@@ -20,7 +20,7 @@ from regard import checks
 from regard.attention.mask import BoolMask, Causal, Mask, Padding, Placed
 from regard.attention.mask_cache import CachedMask
 from regard.kernels.launch import is_readable
-from regard.mixer import RowGroups, Rows, TokenChanges, row_indices
+from regard.mixer import RowGroups, Rows, row_indices
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,7 @@ class Cache:
         count = room = len(index)
         if isinstance(rows, RowGroups) and rows.reuse_storage:
             if count <= min(map(_rows_in_storage, (self.key, self.value))):
-                grown = self._with_rows(count)
-                return grown._moved(index) if rows.changes is None else grown._changed(index, rows.changes)
+                return self._with_rows(count)._moved(index)
             room += count // 2  # for rows that come later
         shape = (room, self.key.shape[1], self.capacity)
         key, value = (tensor.new_empty(*shape, tensor.shape[-1])[:count] for tensor in (self.key, self.value))
@@ -138,15 +137,6 @@ class Cache:
             taken = [tensor[:, :, :filled].index_select(0, index[rows]) for rows, filled in parts]
             for (rows, filled), new in zip(parts, taken, strict=True):  # all is read before anything is written
                 tensor[:, :, :filled].index_copy_(0, rows, new)
-        return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
-
-    def _changed(self, index: Tensor, changes: TokenChanges) -> "Cache":
-        """The same where only some tokens have to be copied."""
-        sources, destinations = (places.indices(*self.key.shape[1:3]) for places in changes)
-        for tensor in (self.key, self.value):
-            flat = tensor.view(-1, tensor.shape[-1])
-            flat.index_copy_(0, destinations, flat.index_select(0, sources))
-        count = len(index)
         return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":

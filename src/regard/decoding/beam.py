@@ -225,9 +225,8 @@ class BeamSearch:
                     if RUNNING not in statuses[slot * self.groups:(slot + 1) * self.groups]]
         parents_BK = update.parents + K * torch.arange(B, device=logits.device).unsqueeze(-1)
         lengths = [length + 1 for length in batch.lengths]
-        tails = before.tails(update.parents, rows.lengths).view(-1, self.beams) if logits.device.type == "cpu" else None
         return SearchStep(BeamBatch(batch.sequences, lengths, update.live, pool), parents_BK.view(-1, self.beams),
-                          finished, tails)
+                          finished)
 
     def results(self, batch: BeamBatch) -> list[tuple[int, list[Hypothesis]]]:
         """The best hypotheses of each sequence: of every group the best, then of every group the second, and so on."""

@@ -293,17 +293,6 @@ class LiveHypotheses:
         term_states = self.term_states.gather(1, candidates.parents) if term_states is None else term_states
         return LiveHypotheses(candidates.totals, ids, logs, candidates.tokens, term_states, coverage)
 
-    def tails(self, parents: Tensor, lengths: Tensor) -> Tensor:
-        """(B, K): the number of last tokens in which each parent differs from the hypothesis whose place it takes.
-
-        Args:
-            parents: (B, K).
-            lengths: (B,): the number of tokens of the hypotheses.
-        """
-        same_BKt = self.ids == self.ids.gather(1, parents.unsqueeze(-1).expand_as(self.ids))
-        common_BK = same_BKt.long().cumprod(dim=-1).sum(dim=-1)
-        return (lengths.unsqueeze(-1) - common_BK).clamp(min=0)
-
     def select(self, index: Tensor | slice, width: int) -> "LiveHypotheses":
         """The hypotheses of these rows, none of which has more than `width` tokens."""
         totals, ids, logs, *others = (part[index] for part in self.tensors())

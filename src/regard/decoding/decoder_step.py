@@ -13,9 +13,9 @@ A `DecoderPlan` lists the sublayers of a decoder once. Two steps are made from i
 A step of one row is some 150 small operations of a few microseconds; calling them through modules, masks and the choice
 of a backend takes several times as long. In both steps, queries, keys and values of a layer are one matrix product,
 ReLU is part of the product before it, and positions are read from a table. On a CPU weights are packed (see
-`regard.kernels.packed_linear`), and the states are those of the model, so that the scheduler moves rows as usual. On a
-GPU the residual connection and the norm are one kernel, and rows are read through a table (see
-`regard.kernels.decode_attention`).
+`regard.kernels.packed_linear`), the states are those of the model, so that the scheduler moves rows as usual, and the
+hypotheses of a beam search share the keys of common tokens (see `regard.decoding.beam_cache`). On a GPU the residual
+connection and the norm are one kernel, and rows are read through a table (see `regard.kernels.decode_attention`).
 
 Both serve decoders of `Attention` layers with dot products and softmax, in blocks with norms; `why_no_packed_step` and
 `why_no_fused_step` say what is in the way. They know no searches.
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding as embedding_rows
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from regard.attention.cache import Cache, fold_rows, unfold_rows
+from regard.attention.cache import Cache
 from regard.attention.layer import Attention, SelfAttention
 from regard.attention.mask import Causal
 from regard.attention.normalize import Softmax
@@ -42,6 +42,7 @@ from regard.blocks.block import Block, BlockState
 from regard.blocks.feed_forward import FeedForward, PlainFeedForward
 from regard.blocks.stack import Stack, StackState
 from regard.blocks.sublayer import Dropout, PostNorm, PreNorm
+from regard.decoding.beam_cache import RUN_BYTES, BeamCache, BeamSlots
 from regard.decoding.cuda_graph import all_modules, has_hooks
 from regard.kernels import launch
 from regard.kernels.linear import Linear
@@ -53,7 +54,7 @@ from regard.kernels.packed_linear import (
     pad_rows,
     single_threaded,
 )
-from regard.mixer import TokenPlaces
+from regard.mixer import RowGroups
 from regard.models.contract import GenerativeModel, Memory, Step
 from regard.models.embedding import Embedding
 from regard.models.encoder_decoder import Decoder, DecoderState, EncoderDecoder
@@ -213,32 +214,42 @@ class PackedDecoder:
         """The start of the model."""
         return self.model.start(memory, rows=rows, capacity=capacity, cross=cross)
 
-    def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
-        """The step of the model. The model itself takes several tokens, and sources without states."""
-        blocks: tuple[BlockState, ...] = state.stack.blocks
+    def share(self, state: DecoderState, rows: RowGroups) -> BeamCache:
+        """The hypotheses that continue the rows of a state, with common tokens stored once, for steps of one token."""
+        return BeamCache.of(state, rows)
+
+    def step(self, state: DecoderState | BeamCache, ids: Tensor, lengths: Tensor | None = None) -> Step:
+        """The step of the model. The model itself takes several tokens."""
+        if isinstance(state, BeamCache):
+            following, slots = state.next_slots()
+            return Step(self._logits(ids, following.blocks, state.positions, slots, state.capacity), following)
         if lengths is not None or state.with_cross or ids.shape[1] != 1 or not len(ids):
             return self.model.step(state, ids, lengths)
-        if not all(map(_has_context, blocks)):
-            return self.model.step(state, ids, lengths)
+        blocks: tuple[BlockState, ...] = state.stack.blocks
         cache = blocks[0].mixer
-        rows, after = len(ids), cache.filled_after(1)
+        after = cache.filled_after(1)
         at = cache.filled if cache.uniform else RowPositions(state.positions, after)
-        x = pad_rows(self._embed(ids, state.positions, at, cache.capacity))
+        logits, positions = self._logits(ids, blocks, state.positions, at, cache.capacity), state.positions + 1
+        moved = (BlockState(Cache(own.mixer.key, own.mixer.value, positions, after, cache.uniform), own.context)
+                 for own in blocks)
+        return Step(logits, DecoderState(StackState(tuple(moved)), positions, state.with_cross))
+
+    def _logits(self, ids: Tensor, blocks: tuple[BlockState, ...], positions: Tensor, at: "TokenPositions",
+                capacity: int) -> Tensor:
+        """The logits (R, 1, V) after tokens at `positions`, whose keys and values are written into the blocks."""
+        x = pad_rows(self._embed(ids, positions, at, capacity))
         for one, sublayer, norm in self.sublayers:
             own = blocks[one.block]
             if one.kind == CROSS and own.context is None:
                 continue
             if self.pre_norm:
-                x = x + sublayer(norm(x), own, state.positions, at)
+                x = x + sublayer(norm(x), own, positions, at)
             else:
-                x = norm(x + sublayer(x, own, state.positions, at))
+                x = norm(x + sublayer(x, own, positions, at))
         x = x if self.last_norm is None else self.last_norm(x)
-        logits, positions = self.output.first(x, rows).unsqueeze(1), state.positions + 1
-        following = (BlockState(Cache(own.mixer.key, own.mixer.value, positions, after, cache.uniform), own.context)
-                     for own in blocks)
-        return Step(logits, DecoderState(StackState(tuple(following)), positions, state.with_cross))
+        return self.output.first(x, len(ids)).unsqueeze(1)
 
-    def _embed(self, ids: Tensor, positions: Tensor, at: "int | RowPositions", capacity: int) -> Tensor:
+    def _embed(self, ids: Tensor, positions: Tensor, at: "TokenPositions", capacity: int) -> Tensor:
         """The vectors (R, D) of tokens at position `at` of `capacity`."""
         embedding = self.embedding
         if not is_simple_embedding(embedding):
@@ -255,16 +266,12 @@ class PackedDecoder:
         return x + self.positions[at if isinstance(at, int) else at.rows]
 
 
-RUN_BYTES = 150_000
-"""Keys and values that attention reads in the time of one more call."""
-
-
 class RowPositions:
     """Rows at different positions: where each one writes its key, and which keys it attends to."""
 
     def __init__(self, positions: Tensor, filled: int) -> None:
         self.rows, self.filled = positions, filled
-        self.tokens = TokenPlaces(torch.arange(len(positions), device=positions.device), positions)
+        self._indices = dict[tuple[int, int], Tensor]()
         places = torch.arange(filled, device=positions.device)
         hidden = (places > positions.unsqueeze(-1))[:, None, None]
         # Attention would convert a bool mask in every layer; packed weights are in float32.
@@ -275,6 +282,17 @@ class RowPositions:
         self.sizes = [count for _, count in self.runs]
         self.hidden = sum(count * (filled - 1 - position) for position, count in self.runs)
 
+    def indices(self, heads: int, capacity: int) -> Tensor:
+        """(R · heads,): where the tokens are in storage (R, heads, capacity, width), viewed as (-1, width).
+
+        Layers of one shape share them.
+        """
+        found = self._indices.get((heads, capacity))
+        if found is None:
+            heads_RH = torch.arange(len(self.rows) * heads, device=self.rows.device).view(-1, heads)
+            found = self._indices[heads, capacity] = (heads_RH * capacity + self.rows.unsqueeze(-1)).flatten()
+        return found
+
     def attend(self, layer: "PackedAttention", query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The attention of rows (R, H, 1, D) to keys (R, G, C, D): at once under a mask, or where that would read too
         much of what it hides, run by run."""
@@ -283,6 +301,10 @@ class RowPositions:
         parts = zip(self.runs, *(part.split(self.sizes) for part in (query, key, value)), strict=True)
         return torch.cat([layer.attend(some, keys.narrow(2, 0, position + 1), values.narrow(2, 0, position + 1))
                           for (position, _), some, keys, values in parts])
+
+
+TokenPositions = int | RowPositions | BeamSlots
+"""Where the tokens of a step are: all at one position, rows at different ones, or hypotheses that share tokens."""
 
 
 class PackedProduct:
@@ -317,7 +339,7 @@ class PackedAttention(StepAttention):
                                             enable_gqa=self.heads != self.key_heads)
 
     def merge(self, attended: Tensor, x: Tensor) -> Tensor:
-        """(R, H, 1, D) -> (P, width of the model), gated by the input x (P, width) where the layer has a gate."""
+        """(R, H, 1, D) or (R, H · D) -> (P, width of the model), gated by the input x (P, width) if there is a gate."""
         flat = attended.flatten(1)
         return self.output(flat if self.gate is None else flat * self.gate(x)[:len(flat)].sigmoid())
 
@@ -329,17 +351,19 @@ class PackedSelfAttention(PackedAttention):
         super().__init__(layer)
         self.rotary, self.joined = layer.rotary, PackedProduct(layer.query, layer.key, layer.value)
 
-    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int | RowPositions) -> Tensor:
+    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: TokenPositions) -> Tensor:
         """The output for tokens at `positions` (R,), which are all `at` if that is a number."""
-        cache = state.mixer
-        heads = self.joined(x)[:len(positions)].view(len(positions), -1, 1, self.width)
-        query, key, value = heads.split((self.heads, self.key_heads, self.key_heads), 1)
+        cache, rows = state.mixer, len(positions)
+        heads = self.joined(x)[:rows].view(rows, -1, 1, self.width)
         if self.rotary is not None:
-            places = positions.unsqueeze(-1)
-            query, key = self.rotary(query, places), self.rotary(key, places)
+            turned = self.heads + self.key_heads
+            heads = torch.cat([self.rotary(heads[:, :turned], positions.unsqueeze(-1)), heads[:, turned:]], 1)
+        if isinstance(at, BeamSlots):
+            return self.merge(at.attend(self.attend, cache, heads[:, :self.heads], heads[:, self.heads:]), x)
+        query, key, value = heads.split((self.heads, self.key_heads, self.key_heads), 1)
         if not isinstance(at, int):
             cache.clear(at.filled - 1, at.filled)  # no row has had a token there
-            places = at.tokens.indices(self.key_heads, cache.capacity)
+            places = at.indices(self.key_heads, cache.capacity)
             cache.key.view(-1, self.width).index_copy_(0, places, key.reshape(-1, self.width))
             cache.value.view(-1, self.width).index_copy_(0, places, value.reshape(-1, self.width))
             return self.merge(at.attend(self, query, cache.key, cache.value), x)
@@ -355,19 +379,21 @@ class PackedCrossAttention(PackedAttention):
         super().__init__(layer)
         self.query = PackedProduct(layer.query)
 
-    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int | RowPositions) -> Tensor:
+    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: TokenPositions) -> Tensor:
         context = state.context
         assert context is not None
         rows, each, mask = len(positions), context.rows_per_context, context.mask
-        query = self.query(x)[:rows].view(rows, self.heads, 1, self.width)
-        attended = self.attend(query if each == 1 else fold_rows(query, each), context.key, context.value,
+        query = self.query(x)[:rows]
+        if not context.key.shape[-2]:
+            return self.merge(torch.zeros_like(query), x)  # no source has states
+        attended = self.attend(query.view(-1, each, self.heads, self.width).transpose(1, 2), context.key, context.value,
                                None if mask is None else mask.opened)
         if mask is not None and mask.blind is not None:
             attended = attended.masked_fill(mask.blind, 0.0)
-        return self.merge(attended if each == 1 else unfold_rows(attended, each), x)
+        return self.merge(attended.transpose(1, 2).reshape(rows, -1), x)
 
 
-PackedSublayer = Callable[[Tensor, BlockState, Tensor, int | RowPositions], Tensor]
+PackedSublayer = Callable[[Tensor, BlockState, Tensor, TokenPositions], Tensor]
 
 
 def packed_feed_forward(module: FeedForward) -> PackedSublayer:
@@ -389,11 +415,6 @@ def _is_plain_feed_forward(module: nn.Module) -> bool:
 
 PACKED_SUBLAYERS: dict[int, Callable[[Any], PackedSublayer]] = {
     SELF: PackedSelfAttention, CROSS: PackedCrossAttention, FEED_FORWARD: packed_feed_forward}
-
-
-def _has_context(state: BlockState) -> bool:
-    """Whether the sources, if there are any, have states."""
-    return state.context is None or state.context.key.shape[-2] > 0
 
 
 def _norm_function(norm: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -25,7 +25,7 @@ from regard.decoding.decoder_step import packed_decoder
 from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import Hypothesis, InvalidLogitsError
 from regard.decoding.sampling import TokenSearch
-from regard.decoding.scheduler import PREFILL_CHUNK, continuing_rows, present_states, require_cross
+from regard.decoding.scheduler import PREFILL_CHUNK, continuing_rows, first_hypotheses, present_states, require_cross
 from regard.mixer import RowGroups
 from regard.models.contract import GenerativeModel, Memory
 from regard.tokens import Tokens
@@ -74,7 +74,6 @@ class LiveSearch(Generic[PromptT]):
         self._batch: Any = None
         self._state: Any = None
         self._parents: Tensor | None = None
-        self._tails: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -114,7 +113,7 @@ class LiveSearch(Generic[PromptT]):
         failed, width = list[tuple[PromptT, InvalidLogitsError]](), self._search.width
         while self._slots:
             try:
-                self._batch, self._parents, finished, self._tails = self._search.advance(self._batch, logits, cross)
+                self._batch, self._parents, finished = self._search.advance(self._batch, logits, cross)
                 self._finished = set(finished)
                 break
             except InvalidLogitsError as error:
@@ -168,7 +167,7 @@ class LiveSearch(Generic[PromptT]):
         else:
             self._move(gone, new)
         self._found = {id(prompt): self._found.get(id(prompt), {}) for prompt in self.prompts}
-        self._finished, self._parents, self._tails = set(), None, None
+        self._finished, self._parents = set(), None
         if self._slots and (joining or gone):
             numbers = {id(prompt): number for number, prompt in enumerate(self.prompts)}
             samples = self._search.request.num_samples
@@ -184,8 +183,7 @@ class LiveSearch(Generic[PromptT]):
         if index != list(range(count)):
             groups = torch.tensor(index, dtype=torch.long, device=device)
         if groups is not None or self._parents is not None:
-            self._state = self._state.pick(continuing_rows(self._parents, self._tails, groups, self._state.positions,
-                                                           width))
+            self._state = self._state.pick(continuing_rows(self._parents, groups, self._state.positions, width))
         slots, batch = self._slots, self._batch
         if new is not None:
             at = torch.tensor(places, dtype=torch.long, device=device)
@@ -206,7 +204,7 @@ class LiveSearch(Generic[PromptT]):
         state = read_prompts(self._model, state, [one.prompt[:-1] for one in joining], device)
         index = torch.arange(len(joining), device=device).repeat_interleave(samples * width)
         if samples * width > 1:
-            state = state.pick(index if width == 1 else RowGroups(index, width, 1, index[::width]))
+            state = first_hypotheses(self._model, state, index, width)
         present = None if memory is None else present_states(memory)[index[::width]]
         slots = [(prompt, sample) for prompt in joining for sample in range(samples)]
         last = torch.tensor([one.prompt[-1] for one in joining], device=device)

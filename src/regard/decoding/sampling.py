@@ -154,7 +154,7 @@ def stream(model: GenerativeModel, prompt: Sequence[int], choose: TokenChoice, *
     batch = search.start([0], None)
     logits, state, _ = prefill(model, None, [prompt], request.capacity, request.device)
     while True:
-        batch, _, finished, _ = search.advance(batch, logits, None)
+        batch, _, finished = search.advance(batch, logits, None)
         if finished:
             return
         yield int(batch.tokens[0])

@@ -23,11 +23,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard import checks
-from regard.decoding.decoder_step import packed_decoder
+from regard.decoding.decoder_step import PackedDecoder, packed_decoder
 from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import SearchRequest, SourceInput, select_memory
 from regard.kernels.packed_linear import packed_linear_layers
-from regard.mixer import RowGroups, Rows, TokenChanges, TokenPlaces
+from regard.mixer import RowGroups, Rows
 from regard.models.contract import GenerativeModel, Memory
 from regard.tokens import Tokens
 
@@ -64,9 +64,6 @@ class SearchStep(NamedTuple, Generic[AnySearchBatch]):
     """(B, W): the row of the state that each hypothesis continues; None if each continues its own."""
     finished: list[int]
     """The slots whose sequences have finished in this step."""
-    tails: Tensor | None = None
-    """(B, W): how many of the last tokens that the model has read differ from those of the row whose place a hypothesis
-    takes; None if that is unknown."""
 
 
 class SearchStrategy(Protocol[AnySearchBatch, SearchResult]):
@@ -200,7 +197,7 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         each = [unique.index(self.request.prompt_of(one)) for one in sequences for _ in range(self.search.width)]
         index = torch.tensor(each, device=self.request.device)
         if each != list(range(len(unique))):
-            state = state.pick(self._row_groups(index, index[::self.search.width], before=1))
+            state = first_hypotheses(self.model, state, index, self.search.width)
             logits, cross = logits[index], None if cross is None else cross[index]
         present = None if memory is None else present_states(memory)[index[::self.search.width]]
         lengths = [len(self.request.prompts[self.request.prompt_of(one)]) for one in sequences]
@@ -234,12 +231,12 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
             groups = torch.tensor(stay, dtype=torch.long, device=self.request.device)
         if groups is None and step.parents is None:
             return state
-        return state.pick(continuing_rows(step.parents, step.tails, groups, state.positions, self.search.width))
+        return state.pick(continuing_rows(step.parents, groups, state.positions, self.search.width))
 
-    def _row_groups(self, rows: Tensor, groups: Tensor | None, before: int | None = None) -> Rows:
+    def _row_groups(self, rows: Tensor, groups: Tensor) -> Rows:
         """Rows of the state, of which the hypotheses of one sequence share its source."""
         width = self.search.width
-        return rows if width == 1 else RowGroups(rows, width, width if before is None else before, groups)
+        return rows if width == 1 else RowGroups(rows, width, width, groups)
 
     def _step(self, batch: AnySearchBatch, state: Any) -> RunningBatch[AnySearchBatch]:
         logits_RnV, state, cross = self.model.step(state, batch.tokens.unsqueeze(-1))
@@ -247,32 +244,26 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         return RunningBatch(batch, state, logits_RnV[:, -1], weights)
 
 
-def continuing_rows(parents: Tensor | None, tails: Tensor | None, groups: Tensor | None, positions: Tensor,
-                    width: int) -> RowGroups:
+def first_hypotheses(model: GenerativeModel, state: Any, index: Tensor, width: int) -> Any:
+    """The state of hypotheses, `width` for each sequence, that continue the rows `index` (R,) of prompts."""
+    if width == 1:
+        return state.pick(index)
+    rows = RowGroups(index, width, 1, index[::width])
+    return model.share(state, rows) if isinstance(model, PackedDecoder) else state.pick(rows)
+
+
+def continuing_rows(parents: Tensor | None, groups: Tensor | None, positions: Tensor, width: int) -> RowGroups:
     """The rows of the state that continue after a step, written into the storage of the rows before it.
 
     Args:
-        parents: those of the `SearchStep`, and so are `tails`.
+        parents: those of the `SearchStep`.
         groups: (G,): the slots that stay, in their new order; None if all stay where they are.
         positions: (R,): the number of tokens that the model has read of each row.
     """
     if parents is None:
         parents = torch.arange(len(positions), device=positions.device).view(-1, width)
-    if groups is not None:
-        parents = parents[groups]
-    rows, changes = parents.flatten(), None
-    if tails is not None:
-        read = positions[rows]
-        if groups is not None:  # a slot that takes the place of another has no token in common with it
-            stays = groups == torch.arange(len(groups), device=groups.device)
-            tails = tails[groups].where(stays.unsqueeze(-1), read.view(-1, width))
-        counts = torch.minimum(tails.flatten(), read)
-        ends = counts.cumsum(0)
-        changed = torch.arange(len(rows), device=rows.device).repeat_interleave(counts)
-        back = ends[changed] - torch.arange(len(changed), device=rows.device)  # 1 for the last token of a row
-        places = read[changed] - back
-        changes = TokenChanges(TokenPlaces(rows[changed], places), TokenPlaces(changed, places))
-    return RowGroups(rows, width, width, groups, reuse_storage=True, changes=changes)
+    rows = (parents if groups is None else parents[groups]).flatten()
+    return RowGroups(rows, width, width, groups, reuse_storage=True)
 
 
 def present_states(memory: Memory) -> Tensor:

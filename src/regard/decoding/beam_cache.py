@@ -1,0 +1,215 @@
+"""The decoder state of beam search with packed steps: hypotheses share the keys and values of common tokens.
+
+    cache = BeamCache.of(state, rows)       hypotheses of the sequences of a `DecoderState`
+    cache, slots = cache.next_slots()       where the next tokens are written, and what they attend to
+    cache = cache.pick(rows)                hypotheses that change places, without copying a key
+
+The hypotheses of one sequence have most of their tokens in common. A state with a row for each hypothesis stores such a
+token in every row, copies it when hypotheses change places, and reads every copy at every step. Here the tokens of a
+sequence are a tree in one storage: a token has a slot, and each hypothesis knows the slots of its own tokens. Attention
+to all slots under a mask then is one operation for several sequences. Slots of tokens that no hypothesis continues are
+written again. Keys contain their positions, so their order in the storage means nothing.
+
+Legend: F sequences, W hypotheses of each, R = F·W rows, S slots of storage, n slots in use, G key heads, D width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard import checks
+from regard.blocks.block import BlockState
+from regard.mixer import RowGroups, row_indices
+from regard.models.encoder_decoder import DecoderState
+
+RUN_BYTES = 150_000
+"""Keys and values that attention reads in the time of one more call."""
+MIN_SLOTS = 64
+"""The slots for which there is storage at first; it is doubled when they are taken."""
+AttendFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Attention of queries (F, H, W, D) to keys and values (F, G, n, D) under a mask (F, 1, W, n)."""
+
+
+class BeamStorage:
+    """The keys and values of one layer: tokens (F, S, 2 · G · D), finite everywhere, and views of them."""
+
+    def __init__(self, tokens: Tensor, key_heads: int) -> None:
+        self.tokens, self.key_heads = tokens, key_heads
+        self.rows = tokens.flatten(0, 1)
+        """(F · S, 2 · G · D)"""
+        self.keys, self.values = tokens.unflatten(-1, (2, key_heads, -1)).permute(2, 0, 3, 1, 4)
+        """(F, G, S, D) each"""
+
+    def resized(self, sequences: int, slots: int) -> "BeamStorage":
+        """A copy for this many sequences and slots, neither fewer than before."""
+        tokens = self.tokens.new_zeros(sequences, slots, self.tokens.shape[-1])
+        tokens[:len(self.tokens), :self.tokens.shape[1]] = self.tokens
+        return BeamStorage(tokens, self.key_heads)
+
+    def move(self, sequences: Tensor, to: Tensor, slots: int) -> None:
+        """Write the first slots of some sequences into the places of others."""
+        tokens = self.tokens[:, :slots]
+        tokens.index_copy_(0, to, tokens.index_select(0, sequences))
+
+    def replace(self, sequences: Tensor, other: "BeamStorage", slots: int) -> None:
+        """Replace sequences by the first ones of another storage, of which `slots` are in use."""
+        self.tokens.index_fill_(0, sequences, 0.0)  # NaN would reach the new ones
+        self.tokens[:, :slots].index_copy_(0, sequences, other.tokens[:len(sequences), :slots])
+
+
+class AttentionRun(NamedTuple):
+    """Consecutive sequences whose attention is one operation."""
+
+    first: int
+    last: int
+    slots: int
+    mask: Tensor
+    """(last − first, 1, W, slots): 0 for the slots that a hypothesis attends to, −∞ for others."""
+
+
+class BeamSlots(NamedTuple):
+    """The slots of one step."""
+
+    rows: Tensor
+    """(R,): the positions of the tokens."""
+    filled: int
+    """The number of tokens of the longest hypothesis after the step."""
+    places: Tensor
+    """(R,): where the tokens are written in the rows of the storage."""
+    width: int
+    runs: list[AttentionRun]
+
+    def attend(self, attend: AttendFunction, storage: BeamStorage, query: Tensor, new: Tensor) -> Tensor:
+        """Write new keys and values (R, 2 · G, 1, D); what queries (R, H, 1, D) read from their slots, (R, H · D)."""
+        storage.rows.index_copy_(0, self.places, new.flatten(1))
+        rows, heads, _, width = query.shape
+        query_FHWD = query.view(-1, self.width, heads, width).transpose(1, 2)
+        # Slices keep Python's lock; other views give it up and wait for it again, while another worker computes.
+        parts = [attend(query_FHWD[first:last], storage.keys[first:last, :, :slots],
+                        storage.values[first:last, :, :slots], mask) for first, last, slots, mask in self.runs]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2).reshape(rows, -1)
+
+
+@dataclass(frozen=True)
+class BeamCache:
+    """The state of W hypotheses of each of F sequences. Like other caches it is consumed by a step, `pick` or `put`."""
+
+    blocks: tuple[BlockState, ...]
+    """With a `BeamStorage` as mixer, for F sequences or more, and the contexts."""
+    attended: Tensor
+    """(F, W, n): the slots of the tokens of each hypothesis."""
+    positions: Tensor
+    """(R,): the number of tokens of each hypothesis."""
+    capacity: int
+    """The maximum number of tokens of a hypothesis."""
+
+    @staticmethod
+    def of(state: DecoderState, rows: RowGroups) -> "BeamCache":
+        """Hypotheses that continue the rows of a state of key-value caches: `rows.size` of them for each group."""
+        assert rows.groups is not None
+        sequences, positions = rows.groups, state.positions[rows.rows]
+        cache = state.stack.blocks[0].mixer
+        filled, slots = cache.filled, max(MIN_SLOTS, cache.filled + rows.size)
+        blocks = []
+        for block in state.stack.blocks:
+            key, value = block.mixer.view(filled)
+            storage = BeamStorage(key.new_zeros(len(sequences), slots, 2 * key.shape[1] * key.shape[3]), key.shape[1])
+            if filled:
+                storage.keys[:, :, :filled], storage.values[:, :, :filled] = key[sequences], value[sequences]
+            blocks.append(BlockState(storage, None if block.context is None else block.context.pick(rows)))
+        attended = torch.arange(filled) < positions.unsqueeze(-1)
+        return BeamCache(tuple(blocks), attended.view(len(sequences), rows.size, filled), positions, cache.capacity)
+
+    def next_slots(self) -> "tuple[BeamCache, BeamSlots]":
+        """Find a free slot for the next token of each hypothesis; a ValueError where the capacity is used up."""
+        sequences, width, count = self.attended.shape
+        longest = int(self.positions.max())
+        if longest >= self.capacity:
+            raise checks.wrong("capacity", f"at least {longest + 1}, for 1 token after {longest}", self.capacity)
+        attended = pad(self.attended, (0, width))
+        used = attended.any(1)
+        free = used.byte().sort(dim=-1, stable=True).indices[:, :width]  # the first ones that are free
+        attended.scatter_(2, free.unsqueeze(-1), True)
+        sizes = (used.scatter_(1, free, True) * torch.arange(1, count + width + 1)).amax(-1).tolist()
+        count = max(sizes)
+        attended = attended[..., :count]
+        grown = self._with_storage(sequences, count)
+        tokens = grown.blocks[0].mixer.tokens
+        places = (free + tokens.shape[1] * torch.arange(sequences).unsqueeze(-1)).flatten()
+        mask = torch.where(attended, 0.0, -torch.inf).unsqueeze(1)
+        runs = [AttentionRun(first, last, most, mask[first:last, ..., :most])
+                for first, last, most in attention_runs(sizes, RUN_BYTES // tokens[0, 0].nbytes)]
+        following = replace(grown, attended=attended, positions=self.positions + 1)
+        return following, BeamSlots(self.positions, longest + 1, places, width, runs)
+
+    def pick(self, rows: RowGroups) -> "BeamCache":
+        """The hypotheses that continue these rows, each a row of the sequence that its group continues."""
+        _, width, count = self.attended.shape
+        index = row_indices(rows, self.positions)
+        attended = self.attended.flatten(0, 1)[index].view(len(index) // width, width, count)
+        picked = self if rows.groups is None else self._moved(rows.groups, rows.reuse_storage)
+        blocks = tuple(replace(block, context=None if block.context is None else block.context.pick(rows))
+                       for block in picked.blocks)
+        return BeamCache(blocks, attended, self.positions[index], self.capacity)
+
+    def put(self, rows: RowGroups, other: "BeamCache") -> "BeamCache":
+        """Replace the sequences of these rows by those of another cache."""
+        assert rows.groups is not None
+        count, theirs = max(self.attended.shape[-1], other.attended.shape[-1]), other.attended.shape[-1]
+        grown, blocks = self._with_storage(len(self.attended), count), []
+        for mine, new in zip(grown.blocks, other.blocks, strict=True):
+            mine.mixer.replace(rows.groups, new.mixer, theirs)
+            context = None if mine.context is None or new.context is None else mine.context.put(rows, new.context)
+            blocks.append(BlockState(mine.mixer, context))
+        attended, new_attended = (pad(one.attended, (0, count - one.attended.shape[-1])) for one in (self, other))
+        return BeamCache(tuple(blocks), attended.index_copy(0, rows.groups, new_attended),
+                         self.positions.index_copy(0, row_indices(rows, self.positions), other.positions),
+                         self.capacity)
+
+    def _moved(self, sequences: Tensor, reuse_storage: bool) -> "BeamCache":
+        """The storage of these sequences; those that stay where they are need not be copied."""
+        count, slots = len(sequences), self.attended.shape[-1]
+        if not reuse_storage:
+            return self._with([BeamStorage(one.tokens[sequences], one.key_heads) for one in self._storages()])
+        grown = self._with_storage(count, slots)
+        moved = (sequences != torch.arange(count)).nonzero().squeeze(-1)
+        for storage in grown._storages() if len(moved) else ():
+            storage.move(sequences[moved], moved, slots)
+        return grown
+
+    def _with_storage(self, sequences: int, slots: int) -> "BeamCache":
+        """The same with storage for at least this many sequences and slots."""
+        room, size, _ = self.blocks[0].mixer.tokens.shape
+        if sequences <= room and slots <= size:
+            return self
+        room = room if sequences <= room else sequences + sequences // 2  # for those that come later
+        size = size if slots <= size else max(slots, 2 * size)
+        return self._with([one.resized(room, size) for one in self._storages()])
+
+    def _storages(self) -> list[BeamStorage]:
+        return [block.mixer for block in self.blocks]
+
+    def _with(self, storages: list[BeamStorage]) -> "BeamCache":
+        return replace(self, blocks=tuple(replace(block, mixer=storage)
+                                          for block, storage in zip(self.blocks, storages, strict=True)))
+
+
+def attention_runs(sizes: list[int], waste: int) -> list[tuple[int, int, int]]:
+    """Divide sequences into runs for attention: the first, the one after the last, and the slots of the largest one.
+
+    Args:
+        sizes: the number of slots of each sequence.
+        waste: how many slots attention may read in vain before another run begins.
+    """
+    runs, first, most, wasted = list[tuple[int, int, int]](), 0, 0, 0
+    for number, size in enumerate(sizes):
+        more = most - size if size <= most else (size - most) * (number - first)
+        if number > first and wasted + more > waste:
+            runs.append((first, number, most))
+            first, most, wasted, more = number, 0, 0, 0
+        most, wasted = max(most, size), wasted + more
+    return [*runs, (first, len(sizes), most)]
