@@ -226,7 +226,7 @@ def test_what_the_help_says_of_defaults_is_true():
 
 
 @pytest.mark.parametrize(("words", "want"), [
-    ("translate --format ", {"txt"} | {*FORMATS} - {"plain"}), ("evaluate --format ", {*FORMATS, "conll"}),
+    ("translate --format ", {*FORMATS}), ("evaluate --format ", {*FORMATS, "conll"}),
     ("translate --entries ", {*ENTRIES}), ("data check --drop ", {*RULE_NAMES[5:]}),
     ("data check --keep ", {*RULE_NAMES[:5]}), ("translate --device ", {"auto", "cpu", "cuda"}),
 ])

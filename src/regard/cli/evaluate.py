@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from regard.tasks.translator import Translator
 
 Table = dict[str, Any]
-
-
 DEFAULT_BEAM_SIZE, DEFAULT_TOKENIZER = 5, "13a"
+SHOWN_LABELS = 12
+"""Labels that a message lists."""
 OPTION_TASKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("direction", "to", "beam", "lowercase", "tokenize", "output"), ("Translator",)),
     **dict.fromkeys(("source", "target", "format"), ("Translator", "Labeller")),
@@ -132,9 +132,9 @@ def evaluate(
     data: Annotated[list[str] | None, typer.Argument(
         metavar="DATA", show_default=False,
         help="Test data. Translator: sentence pairs (TSV, JSONL, PO, TMX, or two plain files: sources, then targets). "
-        "Language model and masked language model: plain text. Classifier: a TSV of text and label, a folder with one "
-        "folder of images per class, or two IDX files. Labeller: sequences with a label for every token (TSV, CoNLL, "
-        "JSONL). - is standard input.")] = None,
+        "Language model and masked language model: plain text. Classifier: texts with labels (TSV, JSONL), a folder "
+        "with one folder of images per class, or two IDX files. Labeller: sequences with a label for every token (TSV, "
+        "CoNLL, JSONL). Forecaster: tracks (CSV, TSV). - is standard input.")] = None,
     *,
     options: EvaluationOptions,
     device: DeviceOption = AUTO_DEVICE,
@@ -341,19 +341,28 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], options: Evaluatio
     say_notes(log.notes)
     if not sequences:
         raise DataError(f"{', '.join(data)}: There are no labelled sequences in this data.")
+    names, own = {label for _, labels in sequences for label in labels}, task.label_names()
+    if not names & {*own}:
+        raise DataError(f"{', '.join(data)}: The model knows none of these labels ({_format_names(sorted(names))}). "
+                        f"Its labels are {_format_names(own)}.")
     found = evaluate_labeller(task, sequences, batch_tokens=options.batch_tokens)
     if options.confusion is not None:
         _draw_confusion(found.scores, options.confusion)
     merged = {}
     if groups is not None:
-        names = found.scores.rows
-        if unknown := groups.unknown(names):
+        rows = found.scores.rows
+        if unknown := groups.unknown(rows):
             what = "is a label" if len(unknown) == 1 else "are labels"
             say_notes([f"--merge: {', '.join(unknown)} {what} of neither the model nor the data."])
-        merged["merged"] = _label_table(found.scores.merged(groups.groups_of(names)))
+        merged["merged"] = _label_table(found.scores.merged(groups.groups_of(rows)))
     return {"task": "labeller", "unit": task.unit, "sequences": found.sequences, "empty": len(empty),
             "loss": found.loss, "unknown_labels": found.scores.unknown, "irregular_spans": found.irregular,
             **_label_table(found.scores), **merged}
+
+
+def _format_names(names: Sequence[str]) -> str:
+    """The first labels of a list."""
+    return escape_unprintable(", ".join([*names[:SHOWN_LABELS], *(["..."] if len(names) > SHOWN_LABELS else [])]))
 
 
 def _label_table(scores: "LabelScores") -> Table:

@@ -133,9 +133,9 @@ def _format_start(found: "ModelInfo") -> str:
 
 def format_stored_score(name: str, value: float) -> str:
     """A score of a record with its name: BLEU 41.25, general BLEU 39.9."""
-    names = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "general_bleu": "general BLEU", "general_chrf": "general chrF",
-             "general_loss": "general loss"}
-    return f"{names.get(name, name)} {value:.4g}"
+    from regard.tasks.card import score_name
+
+    return f"{score_name(name)} {value:.4g}"
 
 
 def _format_scores(found: "ModelInfo") -> str:
@@ -164,8 +164,9 @@ def _format_parts(metric: str, scores: "Mapping[str, float]") -> str:
 
 def _format_training(status: "TrainingFolderStatus", has_model: bool) -> str:
     from regard.checks import plural
+    from regard.training.status import format_clock
 
-    time = "" if status.seconds is None else f" in {_format_duration(status.seconds)}"
+    time = "" if status.seconds is None else f" in {format_clock(status.seconds)}"
     if status.finished:
         return f"finished: {plural(status.step, 'step')}{time}"
     of = "" if status.steps is None else f" of {status.steps:,}"
@@ -197,12 +198,6 @@ def _resume_command(model: str, status: "TrainingFolderStatus") -> str:
     words += [] if status.start is None else ["--from", path_argument(status.start)]
     words += ["-o", model, "--resume"]
     return shlex.join(words)
-
-
-def _format_duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _format_bytes(count: int) -> str:

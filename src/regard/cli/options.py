@@ -24,6 +24,7 @@ names of options work with a notice (`RENAMED_OPTIONS`).
 """
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -64,6 +65,8 @@ TASK_NOUNS = {"Translator": "a translator", "Completer": "a language model", "Fi
               "Classifier": "a classifier", "Labeller": "a labeller", "Embedder": "an encoder without a head",
               "Forecaster": "a forecaster of tracks"}
 """How messages call the task classes."""
+FILE_ENDINGS = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
+"""A single word with such an ending is a file name, even if the file is missing."""
 AUTO_DEVICE = "auto"
 MAX_BEAMS = 10_000
 """Beams, samples or results of a text, at most: the memory of a search grows with them."""
@@ -132,7 +135,7 @@ FormatOption = Annotated[str | None, typer.Option(
 
 ToOption = Annotated[str | None, typer.Option(
     "--to", metavar="LANGUAGE", rich_help_panel=SEARCH_PANEL, show_default=False,
-    help="Target language of a model for several languages, such as fr. The language of the source need not be said.")]
+    help="Target language of a model for several languages, such as fr. The source language need not be given.")]
 
 
 def beam_option(default: str, **options: Any) -> Any:
@@ -300,6 +303,15 @@ def choose_target(task: "Task", to: str | None, told: "Collection[LanguagePair]"
     if to is None and len(targets) == 1 and find_language(targets[0], task.target_languages) is not None:
         return task.into(targets[0])
     return task.into(to)
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text of the call is the name of a file, or looks like the name of a missing one."""
+    try:
+        exists = os.path.exists(text) and not os.path.isdir(text)
+    except ValueError:  # a NUL, or half a surrogate pair
+        return False
+    return exists or (text.lower().endswith(FILE_ENDINGS) and len(text.split()) == 1)
 
 
 def text_blocks(texts: Sequence[str] | None) -> Iterator[list[str]]:

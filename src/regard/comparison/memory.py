@@ -127,7 +127,7 @@ def stack_config(way: MemoryMixer, tokens: int, width: int) -> StackConfig:
 
 def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:
     """The widest model within the parameter budget, in steps of 8 features, or of those of a head of RWKV-7."""
-    way = checks.pick("ways", name, MEMORY_MIXERS)
+    way = checks.pick("mixers", name, MEMORY_MIXERS)
     width = way.width_step
     if _count_parameters(task, way, width) > parameters:
         raise checks.wrong("parameters",
@@ -337,9 +337,9 @@ def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] 
     chosen = checks.pick("scale", scale, SCALES)
     checks.pick("task", task, MEMORY_TASKS)
     for way in ways:
-        checks.pick("ways", way, MEMORY_MIXERS)
+        checks.pick("mixers", way, MEMORY_MIXERS)
     if not ways:
-        raise checks.wrong("ways", "at least one", "none", f"There are {', '.join(MEMORY_MIXERS)}.")
+        raise checks.wrong("mixers", "at least one", "none", f"There are {', '.join(MEMORY_MIXERS)}.")
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise checks.wrong("seeds", "a whole number, at least 1", repr(seeds))
     tasks = [made(task, length) for length in dict.fromkeys(chosen.lengths[task] if lengths is None else lengths)]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from regard import checks
 from regard.models import catalog
+from regard.tasks.card import score_name
 from regard.toml import format_value
 from regard.training.defaults import SUBWORD_TOKENIZERS, Default, lookup
 
@@ -21,8 +22,6 @@ SET_BY_USER = "set by you"
 """How the reason of a key begins that the user has set."""
 FIXED_DEFAULT = "default"
 """The reason of a key that has the same default for all data."""
-SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1"}
-"""Scores that are not written as their config values."""
 OPTIMIZER_NAMES = {"adamw": "AdamW", "adam": "Adam"}
 DROPOUT_KEYS = ("model.encoder.dropout", "model.stack.dropout", "model.dropout")
 """The dropout that stands for that of the model: the first of these that it has."""
@@ -225,7 +224,7 @@ def _validation(reader: _ConfigReader) -> Choice:
     validation = reader.value("training.validation")
     metric, patience = validation["metric"], validation.get("patience")
     every = "every step" if validation["every"] == 1 else f"every {validation['every']:,} steps"
-    value = f"{SCORE_NAMES.get(metric, metric)} {every}"
+    value = f"{score_name(metric)} {every}"
     if patience is not None:
         value += f"; stops after {patience} without improvement"
     others = {f"training.validation.{name}": label for name, label in (

@@ -324,7 +324,7 @@ def load_writer(folder: str, option: str, device: torch.device) -> Translator:
     """The model that writes synthetic pairs; a ValueError if it cannot translate text."""
     found = load(folder, device=device)
     if not isinstance(found, Translator):
-        raise ValueError(f"{option} {folder}: This model is a {type(found).__name__}, but a translator is needed.")
+        raise ValueError(f"{option} {folder}: This model is not a translator. Give the folder of one.")
     if found.tokenizer is None:
         raise ValueError(f"{option} {folder}: This model has no tokenizer, so it cannot translate text.")
     return found

@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from regard import checks, config
+from regard.attention.look import find_taps
 from regard.models.build import build
 from regard.storage import weights
 from regard.tasks.info import read_info
@@ -86,6 +87,8 @@ class TrainingResult(NamedTuple):
     device: str = "cpu"
     sample_options: tuple[str, ...] = ()
     """The options that a command needs for that input."""
+    has_attention: bool = True
+    """Whether `regard look` can show the model."""
 
 
 def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
@@ -218,7 +221,7 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
         _remove_data(request)
     return TrainingResult(state, request.output, finished, processes.main, prepared.task.name,
                           prepared.task.sample_input(), processes.any(callbacks.stopped), str(device),
-                          prepared.task.sample_options())
+                          prepared.task.sample_options(), bool(find_taps(loop.task.model)))
 
 
 def _stage_context(request: TrainingRequest, settings: TomlDocument, processes: DistributedContext,
