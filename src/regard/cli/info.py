@@ -101,7 +101,7 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
     size = _format_bytes(found.model_bytes)
     if found.all_bytes > found.model_bytes * 1.01:
         size += f"; {_format_bytes(found.all_bytes)} with checkpoints and other files"
-    trained_on = ", ".join(found.files)
+    files = ("files, validation data included: " if len(found.files) > 1 else "") + ", ".join(found.files)
     counts = ", ".join(plural(count, name[:-1]) for name, count in found.counts.items())
     return [
         ("Task", found.task or "unknown"),
@@ -112,7 +112,7 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
         ("Labels", ", ".join(found.labels[:20]) + (", ..." if len(found.labels) > 20 else "")),
         ("Fine-tuned from", _format_start(found)),
         ("Scores", _format_scores(found)),
-        ("Trained on", f"{counts} ({trained_on})" if counts and trained_on else trained_on),
+        ("Data", f"{counts} ({files})" if counts and files else files),
         ("Training", "" if found.training is None else _format_training(found.training, found.parameters is not None)),
         ("Size on disk", size),
         ("Saved by", f"regard {found.version}" if found.version else ""),

@@ -532,7 +532,7 @@ def _print_predictions(found: "TracedPredictions", side: "TraceSide", terminal: 
             rows.append((escape_unprintable(name), *numbers, likely))
     following = _likely_tokens(found, len(side.tokens))
     rows += [("(next)", "", "", following)] if following else []
-    terminal.heading("Predictions (from the words before, or of a label)")
+    terminal.heading("Predictions (what the model expected at each place)")
     _print_table(rows, terminal)
 
 
