@@ -318,7 +318,8 @@ LONG = MemoryScale({name: (64, 256, 1024) for name in MEMORY_TASKS},
 SCALES = {"quick": QUICK, "long": LONG}
 
 
-def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] | None = None,
+@checks.renamed_arguments(ways="mixers")
+def run(task: str, mixers: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] | None = None,
         budget: MemoryBudget | None = None, seeds: int = 1, device: str | torch.device = "cpu", scale: str = "quick",
         on_validation: Callable[[str, int, int, int, float], None] | None = None,
         on_result: Callable[[MemoryResult], None] | None = None) -> list[MemoryResult]:
@@ -326,19 +327,19 @@ def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] 
 
     Args:
         task: "copy", "recall" or "adding".
-        ways: names from `MEMORY_MIXERS`.
+        mixers: names from `MEMORY_MIXERS`.
         lengths: by default those of the scale.
         budget: the budget of each training, by default that of the scale.
         seeds: how many, from 0.
         scale: "quick" or "long": the defaults of lengths and budget.
-        on_validation: called with way, length, seed, step and validation loss at every validation.
+        on_validation: called with mixer, length, seed, step and validation loss at every validation.
         on_result: called with each result.
     """
     chosen = checks.pick("scale", scale, SCALES)
     checks.pick("task", task, MEMORY_TASKS)
-    for way in ways:
-        checks.pick("mixers", way, MEMORY_MIXERS)
-    if not ways:
+    for name in mixers:
+        checks.pick("mixers", name, MEMORY_MIXERS)
+    if not mixers:
         raise checks.wrong("mixers", "at least one", "none", f"There are {', '.join(MEMORY_MIXERS)}.")
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise checks.wrong("seeds", "a whole number, at least 1", repr(seeds))
@@ -348,7 +349,7 @@ def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] 
     budget = chosen.budget if budget is None else budget
     results = []
     for one in tasks:
-        for way in dict.fromkeys(ways):
+        for way in dict.fromkeys(mixers):
             for seed in range(seeds):
                 callback = None if on_validation is None else _bind_run(on_validation, way, one.length, seed)
                 results.append(learn(one, way, budget, seed, device, callback))
