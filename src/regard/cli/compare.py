@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from regard.checks import join_names
 from regard.cli.options import (
     AUTO_DEVICE,
     DATA_PANEL,
@@ -33,7 +34,6 @@ from regard.cli.options import (
     choose_target,
     complete_names,
     expand_options,
-    join_names,
     open_task,
     with_examples,
 )

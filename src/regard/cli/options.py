@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from regard.checks import plural
+from regard.checks import join_names, plural
 from regard.cli.output import fail, say
 
 if TYPE_CHECKING:
@@ -247,11 +247,6 @@ def _parse_length_penalty(name: str | None, beams: int) -> str | float:
 def _given_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given; the others have their defaults."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def join_names(names: list[str]) -> str:
-    """Names of options in a sentence."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def choose_device(device: str) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from regard.checks import join_names
 from regard.cli.options import (
     AUTO_DEVICE,
     BLOCK_SIZE,
@@ -45,7 +46,6 @@ from regard.cli.options import (
     complete_names,
     expand_options,
     is_file_name,
-    join_names,
     make_beam,
     make_sampling,
     open_task,

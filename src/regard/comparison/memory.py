@@ -31,10 +31,8 @@ Legend: B rows, N tokens, D width.
 
 import math
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,14 +44,14 @@ from regard import checks
 from regard.attention.layer import SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import MixerConfig, Stack, StackConfig
-from regard.comparison.memory_tasks import MEMORY_TASKS, MemoryBatch, MemoryTask
-from regard.comparison.memory_tasks import make_task as made
+from regard.comparison.memory_tasks import MEMORY_TASKS, MemoryBatch, MemoryTask, make_task
 from regard.convolution import Convolution, ConvolutionConfig, receptive_field
 from regard.models.embedding import make_output_layer
 from regard.position.rotary import RotaryConfig
 from regard.recurrence.cells import CELLS
 from regard.recurrence.scan import RecurrenceConfig
 from regard.rwkv.time_mix import RWKV4Config, RWKV7Config
+from regard.training.train import flush_denormals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -253,7 +251,7 @@ def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: 
     curve: list[tuple[int, float]] = []
     accuracy: float | None = None
     began = time.perf_counter()
-    with _flush_denormals():
+    with flush_denormals():
         for step in range(1, budget.steps + 1):
             batch = task.after((step - 1) / budget.steps).batch(budget.rows, stream)
             optimiser.zero_grad()
@@ -288,17 +286,6 @@ def _validate(model: nn.Module, task: MemoryTask, held: MemoryBatch, rows: int) 
 
 def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-@contextmanager
-def _flush_denormals() -> Iterator[None]:
-    """Flush denormal numbers to 0: vanishing gradients are denormal, and a CPU is many times slower with them."""
-    before = sys.float_info.min / 2 == 0.0  # how it was; torch does not callback
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
 
 
 DEFAULT_MIXERS = ("rnn", "lstm", "gru", "convolution", "attention", "rwkv7")
@@ -343,7 +330,7 @@ def run(task: str, mixers: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int
         raise checks.wrong("mixers", "at least one", "none", f"There are {', '.join(MEMORY_MIXERS)}.")
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise checks.wrong("seeds", "a whole number, at least 1", repr(seeds))
-    tasks = [made(task, length) for length in dict.fromkeys(chosen.lengths[task] if lengths is None else lengths)]
+    tasks = [make_task(task, length) for length in dict.fromkeys(chosen.lengths[task] if lengths is None else lengths)]
     if not tasks:
         raise checks.wrong("lengths", "at least one", "none")
     budget = chosen.budget if budget is None else budget

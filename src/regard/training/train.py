@@ -107,7 +107,7 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
     synthesis.check_synthesis(request)
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
-        with (claim_folder(request.output, processes, resume=request.resume) as claim, _flush_denormals(),
+        with (claim_folder(request.output, processes, resume=request.resume) as claim, flush_denormals(),
               _standard_modes(device),
               LoggerCollection((*loggers, following) if processes.main else ()) as report):
             stored = None
@@ -121,8 +121,8 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
 
 
 @contextlib.contextmanager
-def _flush_denormals() -> Iterator[None]:
-    """Denormal numbers are flushed to 0: on a CPU they make the output layer many times slower."""
+def flush_denormals() -> Iterator[None]:
+    """Denormal numbers, such as vanishing gradients, are flushed to 0: a CPU is many times slower with them."""
     before = sys.float_info.min / 2 == 0.0  # the present mode, which torch does not tell
     torch.set_flush_denormal(True)
     try:
