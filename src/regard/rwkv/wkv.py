@@ -99,7 +99,7 @@ def wkv4_step(k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: WKV4State) -> t
 
 
 def wkv4_token(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: WKV4State) -> tuple[Tensor, WKV4State]:
-    """One token as in `wkv4_step`, with decay and bonus (2, 1, D) in one dtype: 0 and u for y, w and 0 for the state."""
+    """One token as in `wkv4_step`; decay and bonus (2, 1, D) in one dtype: 0 and u for y, w and 0 for the state."""
     past, own = state.p + decay, k + bonus  # the exponents of what came before, and of this token
     q = torch.maximum(past, own).detach()
     past, own = torch.exp(past - q), torch.exp(own - q)
