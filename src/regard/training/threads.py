@@ -84,7 +84,7 @@ def _fitting_threads(most: int, report: EventHandler) -> int:
 
 
 def free_cores() -> float:
-    """The cores that this process may use and nobody uses now; all of them if the system does not tell its load."""
+    """The cores that this process may use and that are idle now; all of them if the system does not tell its load."""
     cores = _own_cores()
     before = _core_times(cores)
     time.sleep(SAMPLE_SECONDS)
