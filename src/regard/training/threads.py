@@ -77,7 +77,7 @@ def _fitting_threads(most: int, report: EventHandler) -> int:
     free = free_cores()
     threads = max(1, min(most, math.floor(free + TOLERATED_LOAD)))
     if threads < most:
-        found = "No CPU core is free" if free < 0.1 else f"Only {free:.1f} CPU cores are free"
+        found = "No CPU core is free" if free < 0.1 else f"Only {free:.1f} of {most} CPU cores are free"
         report(Note(f"{found}, so training uses {checks.plural(threads, 'thread')} instead of {most}. Set "
                     f"OMP_NUM_THREADS to choose another number."))
     return threads
