@@ -79,7 +79,7 @@ ENGINE_PANEL, OUTPUT_PANEL, SYNTHETIC_PANEL = "Engine", "Output", "Synthetic dat
 PANELS = ("Arguments", DATA_PANEL, MODEL_PANEL, TRAINING_PANEL, SYNTHETIC_PANEL, SEARCH_PANEL, SAMPLING_PANEL,
           CONSTRAINTS_PANEL, NETWORK_PANEL, LIMITS_PANEL, ENGINE_PANEL, OUTPUT_PANEL)
 """Sections of every command's help, in this order; other sections follow, and "Options" is the last."""
-EXAMPLES_ATTRIBUTE, NO_BREAK_SPACE = "examples", "\xa0"
+EXAMPLES_ATTRIBUTE, NO_BREAK_SPACE, NO_BREAK_HYPHEN = "examples", "\xa0", "\u2011"
 SAMPLING_HINT = "--sample replaces beam search. Leave one of them out."
 GivenT = TypeVar("GivenT")
 DoneT = TypeVar("DoneT")
@@ -404,14 +404,16 @@ class PanelCommand(RenamedOptionsCommand):
             is_argument = parameter.param_type_name == "argument"
             title = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
             shown = _argument_name(parameter) if is_argument else name
-            sections.setdefault(title, []).append((shown, _plain_default(text, is_argument)))
+            text = _plain_default(text, is_argument).replace("-", NO_BREAK_HYPHEN)  # en-fr and --option stay whole
+            sections.setdefault(title, []).append((shown, text))
         if "Options" in sections:
             sections["Options"] = sections.pop("Options")
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
-        formatter.buffer[:] = [part.replace(NO_BREAK_SPACE, " ") for part in formatter.buffer]
+        formatter.buffer[:] = [part.replace(NO_BREAK_SPACE, " ").replace(NO_BREAK_HYPHEN, "-")
+                               for part in formatter.buffer]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples as they are, without wrapping."""
