@@ -31,7 +31,7 @@ from regard.cli.options import (
     with_examples,
 )
 from regard.cli.output import fail, say_notes, show_count
-from regard.terminal import Terminal, escape_unprintable
+from regard.terminal import Terminal, align_columns, escape_unprintable
 
 if TYPE_CHECKING:
     from regard.data.doctor import DoctorReport, SkippedEntries
@@ -546,15 +546,11 @@ def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
 
 def _draw_columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:
     """Print rows of cells in columns; if the width is too small, each cell on its own line."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    if 2 + sum(widths) + 2 * (len(widths) - 1) <= terminal.width:
-        first, *others = widths
-        lines = ["  " + row[0].ljust(first) + "".join("  " + cell.rjust(width)
-                 for cell, width in zip(row[1:], others, strict=True)) for row in rows]  # fmt: skip
+    lines = [f"  {line}" for line in align_columns(rows)]
+    if max(map(len, lines)) <= terminal.width:
         terminal.beside([lines])
         return
-    head = rows[0] if not rows[0][0] else [""] * len(widths)
+    head = rows[0] if not rows[0][0] else [""] * len(rows[0])
     for row in rows if head is not rows[0] else rows[1:]:
         terminal.text(row[0])
         for name, cell in zip(head[1:], row[1:], strict=True):

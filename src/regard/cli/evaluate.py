@@ -430,7 +430,7 @@ def _draw_forecaster(found: Table, terminal: Terminal) -> None:
     """A table of the model and the baselines for each least number of agents."""
     from regard.tasks.forecaster import BASELINES, MIN_AGENTS
 
-    columns = {"ade": "minADE", "fde": "minFDE", "top_ade": "ADE of the most probable", "top_fde": "FDE",
+    columns = {"ade": "minADE", "fde": "minFDE", "top_ade": "ADE@1", "top_fde": "FDE@1",
                "jade": "JADE", "jfde": "JFDE", "collisions": "collisions"}
     for least in MIN_AGENTS:
         part = found.get(f"agents>={least}")
@@ -442,12 +442,10 @@ def _draw_forecaster(found: Table, terminal: Terminal) -> None:
         for name in ("model", *BASELINES):
             cells.append([name, *("" if key not in part[name] else f"{100 * part[name][key]:.1f}%"
                                   if key == "collisions" else f"{part[name][key]:.3f}" for key in columns)])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                                zip(row[1:], widths[1:], strict=True))])
-                          for row in cells]])
-    terminal.text(f"minADE, minFDE: the best of {plural(found['futures'], 'future')} of each agent. JADE, JFDE: the "
-                  "best future of the whole window, one for all of its agents. Distances are in the units of the data.")
+        terminal.columns(cells)
+    terminal.text(f"minADE, minFDE: the best of {plural(found['futures'], 'future')} of each agent. ADE@1, FDE@1: its "
+                  "most probable future. JADE, JFDE: the best future of the whole window, one for all of its agents. "
+                  "Distances are in the units of the data.")
 
 
 def _loss_table(loss: "TokenLoss") -> Table:
@@ -459,10 +457,7 @@ def _draw_directions(found: Table, terminal: Terminal) -> None:
     cells = [["direction", "pairs", "BLEU", "chrF", "loss"]]
     for name, row in [*((one["direction"], one) for one in found["directions"]), ("mean", found)]:
         cells.append([name, f"{row['pairs']:,}", f"{row['bleu']:.2f}", f"{row['chrf']:.2f}", f"{row['loss']:.4f}"])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                            zip(row[1:], widths[1:], strict=True))])
-                      for row in cells]])
+    terminal.columns(cells)
     first = found["directions"][0]
     terminal.table({"Search": f"beam size {found['beam']}", "BLEU signature": first["bleu_signature"],
                     "chrF signature": first["chrf_signature"]})
@@ -484,9 +479,7 @@ def _draw_table(found: Table, terminal: Terminal) -> None:
         for row in buckets:
             words = f"{row['least']}-{row['most']}" if row["most"] is not None else f"{row['least']} or more"
             cells.append([words, f"{row['pairs']:,}", f"{row['bleu']:.2f}", f"{row['chrf']:.2f}"])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        terminal.beside([["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-                          for row in cells]])
+        terminal.columns(cells, left=())
 
 
 def _draw_labels(found: Table, terminal: Terminal) -> None:
@@ -501,10 +494,7 @@ def _draw_labels(found: Table, terminal: Terminal) -> None:
         for row in rows:
             percent = [f"{100 * row[key]:.2f}" for key in ("precision", "recall", "f1")]
             cells.append([escape_unprintable(row["label"]), *percent, f"{row['expected']:,}", f"{row['predicted']:,}"])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                                zip(row[1:], widths[1:], strict=True))])
-                          for row in cells]])
+        terminal.columns(cells)
 
 
 def _labeller_rows(found: Table) -> dict[str, str]:

@@ -51,6 +51,7 @@ from regard.position.rotary import RotaryConfig
 from regard.recurrence.cells import CELLS
 from regard.recurrence.scan import RecurrenceConfig
 from regard.rwkv.time_mix import RWKV4Config, RWKV7Config
+from regard.terminal import align_columns
 from regard.training.train import flush_denormals
 
 if TYPE_CHECKING:
@@ -411,14 +412,14 @@ def result_lines(results: Sequence[MemoryResult]) -> list[str]:
                       f"{sum(one.seconds for one in own):.0f}"])
     cells.append([WITHOUT_MEMORY, *(_chance_cell(task, length) for length in lengths), "", "", "", "", ""])
     solved = "* solved: the loss is at most 1 % of what it is without memory."
-    found = [f"{task.name}: {_measure_name(task)}, by {task.unit}", *_align_columns(cells), solved]
+    found = [f"{task.name}: {_measure_name(task)}, by {task.unit}", *align_columns(cells), solved]
     figures = published_results(task.name)
     if figures:
         rows = [["published", "length", "value", "source"]]
         rows += [[one.way + (f" ({one.model})" if one.model else ""),
                   "every" if one.length is None else f"{one.length:,}", f"{one.measure} {one.value}", one.source]
                  for one in figures]
-        found += ["", *_align_columns(rows)]
+        found += ["", *align_columns(rows)]
     return found
 
 
@@ -501,10 +502,3 @@ def _format_number(value: float) -> str:
 def _format_range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                  zip(row[1:], widths[1:], strict=True))]).rstrip() for row in rows]
