@@ -8,11 +8,10 @@ from regard import config
 from regard.data.tokenizer.subwords import FIRST_PIECE
 from regard.models import catalog
 from regard.models.build import model_config
-from regard.toml import ConfigError, document_of
+from regard.toml import ConfigError, document_of, flatten_tables
 from regard.training import short_options
 from regard.training.resolution import (
     TASKS,
-    flatten_tables,
     override_expanded,
     recipe_sizes,
     requested_config,
