@@ -46,14 +46,14 @@ GOALS = {"default": (69.0, 55.0), "pretrained": (72.0, 58.0)}
 MASKED_OPTIONS = "--set tokenizer.kind=characters --set data.filters.max_characters=1000"
 VARIANTS: dict[str, str] = {
     "default": "",
-    "transformer": "--recipe tagger",
+    "transformer": "--recipe tagger --set model.front.layers=2",
     "lstm": "--recipe tagger-lstm",
     "convolution": "--recipe tagger-conv",
     "convolution r-drop": "--recipe tagger-conv --set training.rdrop=1",
     "convolution wide": "--recipe tagger-conv --width 512",
     "convolution deep": "--recipe tagger-conv --layers 12 --set model.stack.mixer.dilation_growth=1",
-    "transformer front": "--recipe tagger --set model.front.layers=4",
-    "transformer front r-drop": "--recipe tagger --set model.front.layers=4 --set training.rdrop=1",
+    "transformer front": "--recipe tagger",
+    "transformer front r-drop": "--recipe tagger --set training.rdrop=1",
     "lstm wide": "--recipe tagger-lstm --width 1024",
     "lstm r-drop": "--recipe tagger-lstm --set training.rdrop=1",
     "lstm token dropout": "--recipe tagger-lstm --set training.token_dropout=0.15",

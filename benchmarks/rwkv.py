@@ -7,6 +7,7 @@
     recurrence    4 texts of 4,096 tokens, 32 heads of 64, bfloat16, forward and backward: ours, the plain chunks,
                   `chunk_rwkv7` of flash-linear-attention where it can be imported, causal attention of the same width
     lengths       the same for one text of 1,024 to 131,072 tokens, ours and causal attention
+    blocks        the same with other sizes of our kernels, one change at a time, 4 × 4,096 and 1 × 16,384 tokens
     decoding      milliseconds of a token and bytes of the state of rwkv7-small and llama-small, after contexts of
                   1,024, 16,384 and 65,536 tokens
     step          a step on one core of a CPU, RWKV-4 and RWKV-7 beside an LSTM of equal width, in processor time
@@ -38,6 +39,11 @@ ROWS, TOKENS, HEADS, WIDTH = (4, 4096, 32, 64) if ON_GPU else (1, 128, 2, 16)
 LENGTHS = (1024, 4096, 16_384, 65_536, 131_072) if ON_GPU else (64, 128)
 CONTEXTS = (1024, 16_384, 65_536) if ON_GPU else (16, 64)
 WIDTHS, REPEATS = (256, 512, 768, 1024), 61
+OTHER_BLOCKS: tuple[dict[str, int], ...] = (
+    {"chunk": 64, "key_block": 32, "chunks_warps": 8, "values_warps": 8, "keys_warps": 8},
+    {"chunk": 64, "key_block": 32}, {"key_block": 32, "keys_warps": 2}, {"keys_warps": 8}, {"chunks_warps": 8},
+    {"values_warps": 8}, {"values_warps": 2}, {"registers": 168}, {"states_registers": 168}, {"stages": 3},
+    {"stages": 3, "states_registers": 255}, {"value_block": 32, "states_warps": 8, "states_registers": 255})
 Inputs = list[Tensor]
 
 
@@ -103,7 +109,7 @@ def recurrence() -> str:
     note = ""
     if theirs is not None:
         mine, other = ours(*inputs).float().transpose(1, 2), theirs(*inputs).float()
-        note = f"\n\nLargest difference to flash-linear-attention: {float((mine - other).abs().max()):.1e} of " \
+        note = f"\n\nLargest difference to flash-linear-attention: {(mine - other).detach().abs().max().item():.1e} of " \
                f"{float(mine.abs().max()):.1e}."
     about = f"{ROWS} × {TOKENS:,} tokens, {HEADS} heads of {WIDTH}, {str(DTYPE)[6:]}, forward and backward\n\n"
     return about + table(["recurrence", "ms", "ours = 1"], rows) + note
@@ -123,6 +129,23 @@ def lengths() -> str:
         rows.append([f"{tokens:,}", f"{times['ours']:.2f}", f"{1e3 * times['ours'] / tokens:.2f}", memory,
                      f"{times['attention']:.2f}"])
     return table(["tokens", "ours, ms", "µs per token", "GiB", "causal attention, ms"], rows)
+
+
+def blocks() -> str:
+    """Forward and backward with other sizes of the kernels; the first row has those of `wkv7.BLOCKS`."""
+    if not ON_GPU:
+        return "The sizes of the kernels are timed on a GPU only."
+    from regard.kernels import wkv7  # imports Triton
+
+    kept, rows = wkv7.BLOCKS[DTYPE], []
+    works = [trained(ours, drawn(ROWS, TOKENS)), trained(ours, drawn(1, ROWS * TOKENS))]
+    for changes in ({}, *OTHER_BLOCKS):
+        wkv7.BLOCKS[DTYPE] = kept._replace(**changes)
+        times = [medians({"ours": work}, device=DEVICE, repeats=7)["ours"] for work in works]
+        rows.append([", ".join(f"{name} {size}" for name, size in changes.items()) or "as they are",
+                     *(f"{taken:.2f}" for taken in times)])
+    wkv7.BLOCKS[DTYPE] = kept
+    return table(["sizes", f"{ROWS} × {TOKENS:,} tokens, ms", f"1 × {ROWS * TOKENS:,} tokens, ms"], rows)
 
 
 def decoding() -> str:
@@ -188,4 +211,5 @@ def _steps(mixer: Recurrence | RWKV4 | RWKV7, width: int, rows: int) -> Callable
 
 
 if __name__ == "__main__":
-    main({"recurrence": recurrence, "lengths": lengths, "decoding": decoding, "step": step}, __doc__, __file__, DEVICE)
+    main({"recurrence": recurrence, "lengths": lengths, "blocks": blocks, "decoding": decoding, "step": step}, __doc__,
+         __file__, DEVICE)

@@ -37,7 +37,7 @@ class Counted(TranslationSetup):
 
     def survey(self, request, config):
         return SimpleNamespace(report=SimpleNamespace(kept=self.count), kept=self.count, splittable=self.count,
-                               validation_given=self.given, distilled=False, directions=(), parts=(None,),
+                               validation_given=self.given, distilled=False, teacher=None, directions=(), parts=(None,),
                                files={"pairs.tsv": "0" * 64}, warnings=[], languages=None,
                                counts={"pairs": self.count})
 

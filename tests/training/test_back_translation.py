@@ -167,6 +167,10 @@ def test_a_teacher_must_be_a_translator_of_this_direction(folder, made, tmp_path
                               synthesis=SynthesisRequest(teacher=str(tmp_path / "gpt"))))
     with pytest.raises(folders.FolderError):
         run(folder, "no", teacher="missing")
+    (folder / "exported").mkdir()
+    (folder / "exported" / "model.bin").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"--teacher .*exported: .*CTranslate2"):
+        run(folder, "no", teacher="exported")
     assert not (folder / "no").exists()
 
 

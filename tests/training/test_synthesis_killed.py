@@ -26,6 +26,10 @@ DISTILLATION = [
     {"event": "SynthesisProgress", "step": 16}, {"event": "SynthesisProgress", "step": 40, "touch": 1},
     {"event": "TrainingProgress", "step": 2}, {"event": "TrainingProgress", "step": 5},
 ]
+TAUGHT = [  # by the probabilities of the teacher too, whose tokenizer the student has
+    {"event": "SynthesisProgress", "step": 16}, {"event": "TrainingProgress", "step": 2},
+    {"event": "TrainingProgress", "step": 5},
+]
 INTERRUPTED = [{"event": "TrainingProgress", "step": 3, "name": "SIGINT"},
                {"event": "SynthesisProgress", "step": 16, "name": "SIGINT"}]
 
@@ -52,9 +56,14 @@ def codes(folder):
         return trained.arguments(folder / "sources.txt", folder / name, "--teacher", folder / "plain", *more,
                                  tokenizer__vocab_size=420, data__filters__drop="[]")  # it has learned nothing
 
-    calls = [("plain", back("plain"), None), ("student", distilled("student"), None)]
+    def taught(name, *more):
+        given = distilled(name, "--set", "training.teacher_share=0.5", *more)
+        tokenizer = next(at for at, value in enumerate(given) if value.startswith("tokenizer."))
+        return [*given[:tokenizer - 1], *given[tokenizer + 1:]]
+
+    calls = [("plain", back("plain"), None), ("student", distilled("student"), None), ("whole", taught("whole"), None)]
     for name, make, moments in (("chain", back, BACK_TRANSLATION), ("pupil", distilled, DISTILLATION),
-                                ("interrupted", back, INTERRUPTED)):
+                                ("taught", taught, TAUGHT), ("interrupted", back, INTERRUPTED)):
         calls += [(name, make(name, *(["--resume"] if turn else [])), moment)
                   for turn, moment in enumerate([*moments, None])]
     found = {}
@@ -102,6 +111,13 @@ def test_a_student_is_resumed(folder, codes):
     assert [code for code, _ in codes["student"]] == [0]
     assert [code for code, _ in codes["pupil"]] == [KILLED] * len(DISTILLATION) + [0]
     assert_same(folder, "pupil", "student")
+
+
+def test_a_student_that_its_teacher_accompanies_is_resumed(folder, codes):
+    assert [code for code, _ in codes["whole"]] == [0]
+    assert [code for code, _ in codes["taught"]] == [KILLED] * len(TAUGHT) + [0]
+    assert_same(folder, "taught", "whole")
+    assert (folder / "whole" / "tokenizer.model").read_bytes() == (folder / "plain" / "tokenizer.model").read_bytes()
 
 
 def test_interrupted_in_a_stage_tells_how_to_resume(folder, codes):

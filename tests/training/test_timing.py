@@ -19,6 +19,7 @@ from regard.training.timing import (
     FEW_STEPS,
     FittedPlan,
     Pace,
+    extrapolate,
     few_steps_warning,
     fit_plan,
     fit_schedule,
@@ -379,6 +380,28 @@ def test_there_are_some_validations_if_the_first_estimate_is_slow():
     assert math.ceil(plan.steps / plan.validation_every) == 4
     pace.validation_seconds = 400.0  # more than one would leave nothing for steps
     assert math.ceil(fit_plan(config, pace).steps / fit_plan(config, pace).validation_every) == 1
+
+
+def test_a_wrong_estimate_of_a_validation_leaves_time_for_most_steps(tmp_path):
+    """It was made while the machine was busy, say: a whole validation takes a second, as the first one shows."""
+    machine = Machine(step=0.1, validation=1.0)
+    made = machine.runs(Made(tmp_path / "checkpoints", Line(), limited(100.0, steps=2000)))
+    part = made.training.training_task.try_validation
+    made.training.training_task.try_validation = lambda *given: (machine.work(300.0), part(*given))[1]
+    state = made.training.measure(TrainingState())
+    assert made.events("TimeEstimated")[0].seconds > 300
+    start = machine.now
+    assert made.training.run(state).step > 700
+    assert machine.now - start <= 100
+
+
+def test_a_validation_is_estimated_from_its_parts():
+    assert extrapolate([(0.1, 2.0)]) == 20.0
+    assert extrapolate([(0.1, 2.0), (0.4, 2.3)]) == pytest.approx(2.9)
+    assert extrapolate([(0.1, 2.0), (0.4, 1.0)]) == 1.0
+    assert extrapolate([(1.0, 3.0)]) == 3.0
+    assert extrapolate([(0.5, 1.0), (0.5, 2.0)]) == 4.0
+    assert extrapolate([(0.0, 0.0)]) == 0.0
 
 
 def test_faster_validations_become_more_frequent():

@@ -1,8 +1,9 @@
-"""Losses of one token from its logits: cross entropy with label smoothing, and of two passes that must agree.
+"""Losses of one token from its logits: cross entropy with label smoothing, of a teacher, of two passes that must agree.
 
 z are the logits over V tokens, p = softmax(z). It does not know where logits come from, nor which tokens count.
 
-Sources: Szegedy et al. 2016 (label smoothing); Liang, Wu et al. 2021 (R-Drop).
+Sources: Szegedy et al. 2016 (label smoothing); Liang, Wu et al. 2021 (R-Drop); Hinton et al. 2015, Kim and Rush 2016
+(word-level distillation).
 """
 
 import math
@@ -43,3 +44,8 @@ def rdrop_loss(z: ArrayLike, other: ArrayLike, label: int, smoothing: float, wei
     # Departure: half of the paper's loss, CE + CE + alpha 1/2 (KL + KL), so that a token counts as much as in one pass.
     entropies = cross_entropy(z, label, smoothing) + cross_entropy(other, label, smoothing)
     return 0.5 * entropies + weight * 0.25 * (kl_divergence(z, other) + kl_divergence(other, z))
+
+
+def distillation_loss(z: ArrayLike, teacher: ArrayLike, label: int, smoothing: float, share: float) -> float:
+    """(1 - share) CE(z) + share KL(t || p), t = softmax(teacher), at temperature 1."""
+    return (1.0 - share) * cross_entropy(z, label, smoothing) + share * kl_divergence(teacher, z)

@@ -43,6 +43,7 @@ SETTING_NAMES = {
     "training.optimizer.name": "optimizer", "training.schedule.learning_rate": "learning rate",
     "training.schedule.warmup_steps": "warm-up steps", "training.schedule.shape": "learning-rate schedule",
     "training.label_smoothing": "label smoothing", "training.rdrop": "R-Drop", "training.ema_decay": "EMA decay",
+    "training.teacher_share": "share of the teacher's probabilities in the loss",
     "training.masking.mlm_probability": "masked tokens", "training.precision": "precision",
 }
 

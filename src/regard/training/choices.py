@@ -201,6 +201,7 @@ def _schedule(reader: _ConfigReader) -> Choice:
 def _regularization(reader: _ConfigReader) -> Choice:
     dropout = next(key for key in DROPOUT_KEYS if reader.value(key) is not None)
     terms = {dropout: "dropout", "training.label_smoothing": "label smoothing", "training.rdrop": "R-Drop",
+             "training.teacher_share": "teacher's share",
              "training.subword_sampling": "subword sampling", "training.random_shift": "random shift",
              "training.optimizer.weight_decay": "weight decay", "training.ema_decay": "EMA"}
     used = [f"{name} {reader.value(key):g}" for key, name in terms.items() if reader.value(key)]

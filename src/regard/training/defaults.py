@@ -32,6 +32,8 @@ MIN_SPLIT_PAIRS = 20
 """With fewer pairs there is no validation split."""
 STUDENT_RECIPE = "transformer-student"
 """Of a model that learns from a teacher: the encoder is deep, since it runs once a sentence, the decoder shallow."""
+TEACHER_SHARE = 0.0
+"""The default share of the teacher's probabilities in the loss of a student."""
 LANGUAGE_RECIPE = "llama"
 """Its rotary positions have no largest one: completions and attention maps may be longer than the training windows."""
 LANGUAGE_SIZES = ((50_000_000, "small"), (2_000_000_000, "base"))
@@ -44,7 +46,8 @@ MASKED_SIZES = ((5_000_000, "small"), (100_000_000, "base"))
 TRACKS_RECIPE = "tracks"
 TRACKS_BATCH_AGENTS, TRACKS_STEPS = 256, 4000
 TEXT_CLASSIFIER_RECIPE, IMAGE_CLASSIFIER_RECIPE = "classifier", "vit"
-TAGGER_RECIPE = "tagger-conv"
+TAGGER_RECIPE, CPU_TAGGER_RECIPE = "tagger", "tagger-conv"
+"""On a GPU and on a CPU: after some minutes on a CPU convolutions alone were best, see docs/log.md."""
 TAGGER_SIZES = ((100_000, "tiny"), (5_000_000, "small"))
 """Sizes below this many tokens, on a GPU."""
 MIN_PATCHES, MAX_PATCHES = 49, 1024
@@ -488,7 +491,8 @@ def labelling_tokenizer(sequences: int, unit: str, requested: Mapping[str, Any])
 def tagger_recipe(tokens: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of a tagger."""
     size = by_threshold(tokens, TAGGER_SIZES, "base")
-    return _recipe(requested or TAGGER_RECIPE, size if device.fast else "tiny", checks.plural(tokens, "token"), device)
+    recipe = requested or (TAGGER_RECIPE if device.fast else CPU_TAGGER_RECIPE)
+    return _recipe(recipe, size if device.fast else "tiny", checks.plural(tokens, "token"), device)
 
 
 def tagger_model(tokens: int, table: Mapping[str, Any]) -> Iterator[Default]:

@@ -9,7 +9,11 @@ the teacher on the same data are reported beside those of the student, both by g
 card. With plain sources and no validation data, validation compares with translations of the teacher.
 
 The student has a tokenizer of its own, trained on its data: a small vocabulary makes the output layer of a small model
-fast, and a teacher of any kind will do. With a time limit, translating ends when WRITING_FRACTION of it has passed.
+fast, and a teacher of any kind will do. With `training.teacher_share` (word-level distillation) it also learns the
+probabilities that the teacher gives to every token of these translations: then it has the tokenizer of the teacher,
+which reads every batch of the training (`regard.training.tasks.translation.Teacher`).
+
+With a time limit, translating ends when WRITING_FRACTION of it has passed.
 """
 
 import json
@@ -21,26 +25,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.checks import plural
-from regard.data.languages import LanguagePair
+from regard.data.languages import LanguagePair, target_controls
 from regard.data.sources import formats
 from regard.data.sources.text import DataError, printable
+from regard.data.tokenizer.interface import PairTokenizer
 from regard.storage import filesystem
 from regard.tasks.documents import files_digest, model_fingerprint
 from regard.tasks.evaluation import corpus_scores
 from regard.tasks.search import Beam
 from regard.tasks.translator import Translator
+from regard.toml import TomlDocument
 from regard.training import synthesis
+from regard.training.defaults import TEACHER_SHARE, lookup
 from regard.training.logging import Note
 from regard.training.resolution import total_time
 from regard.training.short_options import OptionSpelling
 from regard.training.status import format_score
 from regard.training.synthesis import StageContext, Staged, TextSelection
 from regard.training.tasks.common import hash_bytes
-from regard.training.tasks.interface import SyntheticPairs
+from regard.training.tasks.interface import SyntheticPairs, TrainingRequest
 from regard.training.tasks.sentence_pairs import TranslationSurvey
 from regard.training.tasks.translation import TranslationTask
 
 DISTILLED_FILE, HELD_OUT_FILE = "distilled.jsonl", "held-out.jsonl"
+SHARE_KEY = "training.teacher_share"
+VOCABULARY_KEYS = ("data.joint_tokenizer", "model.source_vocab_size", "model.target_vocab_size")
+"""Keys that determine the vocabulary, besides those of [tokenizer]."""
 TEACHER_BEAMS = 5
 WRITING_FRACTION = 0.4
 """Of the time limit: what has passed when the teacher ends."""
@@ -71,21 +81,60 @@ class DistillationData(NamedTuple):
     """The sentence pairs; None for plain sources."""
 
 
+def check_teacher_share(request: TrainingRequest, document: TomlDocument) -> None:
+    """Refuse a share of the teacher in the loss without a teacher, or with a vocabulary other than the teacher's."""
+    if not lookup(document.tables, SHARE_KEY, 0.0):
+        return
+    teacher = OptionSpelling(request.option_prefix).name("teacher")
+    if request.synthesis is None or request.synthesis.teacher is None:
+        raise ValueError(f"{SHARE_KEY} has no effect without a teacher. Name one with {teacher}, or leave it out.")
+    given = _vocabulary_settings(document)
+    if given:
+        settings = "this setting" if len(given) == 1 else "these settings"
+        raise ValueError(f"{', '.join(given)}: With {SHARE_KEY}, the student has the tokenizer of its teacher. Leave "
+                         f"out {settings}, or {SHARE_KEY}.")
+
+
+def _vocabulary_settings(document: TomlDocument) -> list[str]:
+    """The settings of the user that determine the vocabulary, as the user wrote them."""
+    keys = [f"tokenizer.{key}" for key in document.tables.get("tokenizer", {})]
+    keys += [key for key in VOCABULARY_KEYS if lookup(document.tables, key) is not None]
+    given = [(key, document.source(tuple(key.split(".")))) for key in keys]
+    return [option if option is not None and " " in option else key for key, option in given]
+
+
+def teacher_share(document: TomlDocument) -> float:
+    """The share of the teacher's probabilities in the loss. By default 0 if the user has set a vocabulary."""
+    given = lookup(document.tables, SHARE_KEY)
+    if given is None:
+        return 0.0 if _vocabulary_settings(document) else TEACHER_SHARE
+    return float(given)
+
+
 def distill(context: StageContext) -> Staged:
     """Let the teacher translate, and return the training of the student."""
     request, folder = context.request, teacher_folder(context)
     path, data = context.place / DISTILLED_FILE, _read_data(context)
     languages = synthesis.known_languages(context.document, data.survey)
+    taught = teacher_share(context.document) > 0
     if not context.processes.broadcast(synthesis.is_written(path)):
         context.begin(1, 2, f"the teacher translates by beam search, {TEACHER_BEAMS} beams")
-        teacher = _load_teacher(context, data, languages)
+        writer = _load_teacher(context, data, languages)
+        if taught:
+            _check_vocabulary(context, writer)
         if context.processes.main:
-            _write(context, path, teacher, folder, data)
+            _write(context, path, writer, folder, data)
+        del writer  # on a GPU the buffers of its search would take memory while the student is trained
         context.processes.barrier()
+    teacher = None
+    if taught:
+        teacher = synthesis.load_writer(folder, _teacher_option(context), context.device)
+        _check_vocabulary(context, teacher)
     synthesis.keep_once(context, path)
     context.begin(2, 2, "training the student")
     told = languages or _stored_languages(context)
-    distilled = SyntheticPairs(str(path), (*request.data, *request.validation), languages=told)
+    distilled = SyntheticPairs(str(path), (*request.data, *request.validation), languages=told,
+                               teacher=teacher)
     student = replace(request, data=(str(path),), validation=data.validation, source=None, target=None, format=None,
                       distilled=distilled)
     left = synthesis.time_left(context, 1 - WRITING_FRACTION)
@@ -98,15 +147,36 @@ def teacher_folder(context: StageContext) -> str:
     return context.options.teacher
 
 
+def _teacher_option(context: StageContext) -> str:
+    """How the user has written the option for the teacher."""
+    return OptionSpelling(context.request.option_prefix).name("teacher")
+
+
 def _load_teacher(context: StageContext, data: DistillationData, languages: LanguagePair | None) -> Translator:
     """The teacher, if it translates from source to target; its languages are stored."""
-    folder, option = teacher_folder(context), OptionSpelling(context.request.option_prefix).name("teacher")
+    folder, option = teacher_folder(context), _teacher_option(context)
     teacher = synthesis.load_writer(folder, option, context.device)
     if data.survey is not None:
         synthesis.check_direction(folder, option, teacher, data.survey.training_pairs(), languages)
     if teacher.source_lang and teacher.target_lang:
         context.record.update(languages=[teacher.source_lang, teacher.target_lang])
     return teacher
+
+
+def _check_vocabulary(context: StageContext, teacher: Translator) -> None:
+    """Refuse a teacher whose tokenizer a student of one direction cannot have, and another one than before."""
+    folder, option = teacher_folder(context), _teacher_option(context)
+    assert isinstance(teacher.tokenizer, PairTokenizer), "checked when it was loaded"
+    languages = target_controls(teacher.tokenizer.source.controls)
+    if languages:
+        raise ValueError(f"{option} {folder}: This model translates into {', '.join(languages)}, and a student of "
+                         f"several languages cannot learn its probabilities. Leave out {SHARE_KEY}.")
+    now, before = model_fingerprint(Path(folder)), context.record.values.get("teacher")
+    if before is None:
+        context.record.update(teacher=now)
+    elif now != before:
+        raise DataError(f"{context.request.output}: This training cannot be resumed with another teacher: {option} "
+                        f"{folder} has changed since it began. Restore it, or choose another folder.")
 
 
 def _stored_languages(context: StageContext) -> LanguagePair | None:

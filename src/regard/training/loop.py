@@ -53,6 +53,7 @@ from regard.training.tasks.interface import BatchLoader, TrainingTask, Validatio
 from regard.training.timing import (
     FittedPlan,
     Pace,
+    extrapolate,
     few_steps_warning,
     fit_plan,
     fit_schedule,
@@ -67,7 +68,7 @@ MAX_MEASURED_STEPS, MEASURED_FRACTION = 40, 0.02
 LAST_STEPS = 10
 """With a time limit, the plan is checked at each of the last steps: there may be time for more."""
 SAMPLE_SIZES, SAMPLE_SECONDS = (16, 64), 0.2
-"""Validation examples that are timed; the second number if the first take less time than this."""
+"""Validation examples that are timed; the second number if the first take less time than this, and on a GPU."""
 PATIENCE_STARTS = 5
 """Early stopping does not count this many first validations, nor those before the end of the warm-up."""
 COUNTS_ALL, COUNTS_LATER = 1, 2
@@ -218,30 +219,32 @@ class TrainingLoop:
                                     clock=self.clock, max_seconds=MEASURED_SECONDS)
         # The first step allocates memory; on a GPU, the first steps also capture CUDA graphs.
         counted = seconds[len(seconds) // 2 if engine.device.type == "cuda" else 1:] or seconds
-        step_seconds, self.pace.validation_seconds = engine.processes.broadcast(
+        step_seconds, validation_seconds = engine.processes.broadcast(
             [statistics.median(counted), self._time_validation() if engine.processes.main else 0.0])
+        self.pace.estimate_validation(validation_seconds, self.settings.max_time)
         self.pace.add_steps(len(counted), step_seconds * len(counted))
         state = self._fit(state, state.seconds)
-        self.report(self._estimate(state))
+        self.report(self._estimate(state, validation_seconds))
         warning = None if state.plan is None else few_steps_warning(self.settings, state.plan)
         if warning is not None:
             self.report(Note(warning, warning=True))
         return state
 
     def _time_validation(self) -> float:
-        """The duration of a validation, from that of a part of it."""
+        """The duration of a validation, from those of parts of it."""
         if self.engine.sharded:  # all processes validate together; the first validation will tell
             return 0.0
-        seconds = 0.0
+        on_gpu, parts = self.engine.device.type == "cuda", list[tuple[float, float]]()
         with self.engine.averaged(), _evaluation(self.engine):
+            if on_gpu:  # the first one also compiles kernels
+                self.training_task.try_validation(self.task, SAMPLE_SIZES[0])
             for examples in SAMPLE_SIZES:
                 start = self.clock()
                 fraction = self.training_task.try_validation(self.task, examples)
-                took = self.clock() - start
-                seconds = took / fraction if fraction else 0.0
-                if took > SAMPLE_SECONDS or not fraction or fraction >= 1:
+                parts.append((fraction, self.clock() - start))
+                if (parts[-1][1] > SAMPLE_SECONDS and not on_gpu) or not fraction or fraction >= 1:
                     break
-        return seconds
+        return extrapolate(parts)
 
     def _fit(self, state: TrainingState, elapsed: float) -> TrainingState:
         """The state with a plan for the time that is left; unchanged without a time limit."""
@@ -265,12 +268,13 @@ class TrainingLoop:
             return state
         return replace(state, plan=replace(state.plan, total=min(state.step, state.plan.total)))
 
-    def _estimate(self, state: TrainingState) -> TimeEstimated:
+    def _estimate(self, state: TrainingState, validation_seconds: float) -> TimeEstimated:
         plan, settings = state.plan, self.settings
         steps = total_steps(state, settings) - state.step
+        validations = validations_left(state, settings) + self.pace.final_validations
         return TimeEstimated(
-            seconds=self.pace.seconds(steps, validations_left(state, settings)) + self.pace.final_seconds, steps=steps,
-            step_seconds=self.pace.step_seconds, validation_seconds=self.pace.validation_seconds,
+            seconds=steps * self.pace.step_seconds + validations * validation_seconds, steps=steps,
+            step_seconds=self.pace.step_seconds, validation_seconds=validation_seconds,
             device=_describe_device(self.engine), max_time=settings.max_time, max_steps=settings.steps,
             warmup_steps=None if plan is None else fit_schedule(settings.schedule, plan).warmup_steps,
             validation_every=None if plan is None else plan.validation_every)

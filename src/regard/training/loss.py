@@ -1,4 +1,4 @@
-"""Cross entropy of the output layer with label smoothing, and R-Drop, without ever holding all logits.
+"""Cross entropy of the output layer with label smoothing, R-Drop and soft targets, without ever holding all logits.
 
     logits = W x + b;   loss = Σ over tokens of  (1 - ε) (-log p_label) + ε · mean over the vocabulary of (-log p)
 
@@ -11,6 +11,13 @@ This is half of what the paper writes, CE(p) + CE(q) + α · ½ (KL(p‖q) + KL(
 much as in one pass, and learning rates that suit one pass suit two. With z the logits that p is made of
 
     ∂KL(p‖q)/∂z = p ⊙ (log p − log q − KL(p‖q)),      ∂KL(q‖p)/∂z = p − q
+
+Soft targets (Hinton et al. 2015; word-level distillation of Kim and Rush 2016) are the probabilities t of a teacher for
+the same tokens. With y the smoothed label and H the entropy, in one pass or in the mean of both
+
+    loss = (1 - share) CE(y, p) + share · KL(t‖p) = CE(y, p) + share · ((y − t) · z − H(t))
+
+so they add share · (y − t) to the gradient, whatever computes the rest of it.
 
 For a vocabulary of V the logits of N tokens are N·V numbers, often more than all else in a small model. Here they are
 computed for a chunk of tokens at a time, and turned into their own gradient at once: the backward pass only scales it.
@@ -38,6 +45,9 @@ LOGITS_PER_CHUNK = {"cpu": 1 << 21}
 LOGITS_PER_CHUNK_GPU = 1 << 27
 MIN_CHUNK = 256
 """Tokens of a chunk, at least: the gradient of the weights is read and written once per chunk."""
+TEACHER_COPIES = 6
+"""With soft targets a chunk has fewer tokens, since it holds about this many more numbers per token and entry of the
+vocabulary: logits and probabilities of the teacher, and products of both, in float32."""
 MIN_PACKED_CHUNKS = 3
 """With fewer chunks of one size, packing the weights for oneDNN costs more than it saves."""
 
@@ -53,17 +63,29 @@ class Loss(NamedTuple):
     """The number of tokens whose label is not ignored."""
 
 
-def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+class SoftTargets(NamedTuple):
+    """The probabilities of a teacher for the tokens of a batch: softmax(output(states)), which get no gradient."""
+
+    states: Tensor
+    """(..., D'), one for each label."""
+    output: nn.Linear
+    share: float
+    """The share of the divergence from these probabilities in the loss, from 0 to 1; the rest is that of the labels."""
+
+
+def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, label_smoothing: float = 0.0,
+               soft_targets: SoftTargets | None = None) -> Loss:
     """The loss of `output(states)` for states (..., D) with labels (...)."""
     checks.probability("label_smoothing", label_smoothing)
     if states.shape[:-1] != labels.shape:
         raise checks.wrong("labels", f"of shape {tuple(states.shape[:-1])}, one for each state",
                            f"of shape {checks.shape(labels)}")
     return _chunked_loss(partial(_token_chunks, smoothing=label_smoothing), states.reshape(-1, states.shape[-1]),
-                         output, labels.reshape(-1))
+                         output, labels, soft_targets)
 
 
-def rdrop_loss(states: Tensor, output: nn.Linear, labels: Tensor, label_smoothing: float, weight: float) -> Loss:
+def rdrop_loss(states: Tensor, output: nn.Linear, labels: Tensor, label_smoothing: float, weight: float,
+               soft_targets: SoftTargets | None = None) -> Loss:
     """The R-Drop loss of the states of two passes, (2, ..., D), with labels (...).
 
     `nll` is the mean of both passes, and tokens are counted once.
@@ -75,19 +97,36 @@ def rdrop_loss(states: Tensor, output: nn.Linear, labels: Tensor, label_smoothin
         raise checks.wrong("states", f"of shape {(2, *labels.shape, output.in_features)}, two for each label",
                            f"of shape {checks.shape(states)}")
     return _chunked_loss(partial(_rdrop_chunks, smoothing=label_smoothing, rdrop=weight),
-                         states.reshape(2, labels.numel(), states.shape[-1]), output, labels.reshape(-1))
+                         states.reshape(2, labels.numel(), states.shape[-1]), output, labels, soft_targets)
 
 
-def _chunked_loss(chunks: Callable[..., tuple[Tensor, Tensor]], states: Tensor, output: nn.Linear,
-                  labels: Tensor) -> Loss:
-    """The loss of states (..., N, D), of which ignored tokens are left out on a CPU."""
+def _chunked_loss(chunks: Callable[..., tuple[Tensor, Tensor]], states: Tensor, output: nn.Linear, labels: Tensor,
+                  soft_targets: SoftTargets | None) -> Loss:
+    """The loss of states (..., N, D) with N labels, of which ignored tokens are left out on a CPU."""
+    taught = None if soft_targets is None else _check_soft_targets(soft_targets, output, labels)
+    labels = labels.reshape(-1)
     if labels.device.type == "cpu":  # on a GPU, to select would wait for the device
         counted = labels != IGNORED_LABEL
         states, labels = states[..., counted, :], labels[counted]
+        taught = None if taught is None else taught._replace(states=taught.states[counted])
         check_labels(labels, output.out_features)
+    chunks = partial(chunks, soft_targets=taught)
     tokens = (labels != IGNORED_LABEL).sum()
     total, nll = ChunkedOutputLoss.apply(states, output.weight, output.bias, labels, chunks, torch.is_grad_enabled())
     return Loss(total, nll, tokens)
+
+
+def _check_soft_targets(given: SoftTargets, output: nn.Linear, labels: Tensor) -> SoftTargets:
+    """The same with states (N, D')."""
+    if not 0.0 <= given.share <= 1.0:
+        raise checks.wrong("share", "from 0 to 1", given.share)
+    if given.states.shape[:-1] != labels.shape:
+        raise checks.wrong("soft_targets.states", f"of shape {(*labels.shape, given.output.in_features)}, one for each "
+                           "label", f"of shape {checks.shape(given.states)}")
+    if given.output.out_features != output.out_features:
+        raise checks.wrong("soft_targets.output", f"for a vocabulary of {output.out_features:,}, as that of the model",
+                           f"for {given.output.out_features:,}")
+    return given._replace(states=given.states.detach().reshape(-1, given.states.shape[-1]))
 
 
 def logits_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
@@ -161,29 +200,77 @@ def _bias_gradient(gradient: Tensor) -> Tensor:
     return gradient.flatten(0, -2).sum(0, dtype=torch.promote_types(gradient.dtype, torch.float32))
 
 
+def _chunk_rows(states: Tensor, vocabulary: int, copies: int) -> int:
+    """The tokens of a chunk that holds this many logits for each token and entry of the vocabulary."""
+    return max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // (copies * vocabulary))
+
+
+class _SoftTerms(NamedTuple):
+    """What soft targets add for a chunk of tokens."""
+
+    loss: Tensor
+    """To the sum of the losses."""
+    gradient_CV: Tensor
+    """To the gradient of the logits of each pass."""
+
+
+class _SoftTargetChunks:
+    """Computes what soft targets add, chunk by chunk: see the formula at the top."""
+
+    def __init__(self, given: SoftTargets, labels: Tensor, rows: int, dtype: torch.dtype, smoothing: float) -> None:
+        self.states, self.labels, self.rows = given.states.to(dtype), labels, rows
+        self.weight = given.output.weight.detach().to(dtype)
+        self.bias = None if given.output.bias is None else given.output.bias.detach().to(dtype)
+        self.share, self.smoothing = given.share, smoothing
+
+    def __call__(self, start: int, logits: Tensor) -> _SoftTerms:
+        """The terms of the chunk that begins with this token, given the model's logits (C, V) or (P, C, V)."""
+        label_C = self.labels[start:start + self.rows]
+        ignored_C1 = (label_C == IGNORED_LABEL).unsqueeze(-1)
+        index_C1 = label_C.unsqueeze(-1).masked_fill(ignored_C1, 0)
+        taught_CV = F.linear(self.states[start:start + self.rows], self.weight, self.bias)
+        log_t_CV = taught_CV.log_softmax(-1, torch.promote_types(taught_CV.dtype, torch.float32))
+        t_CV = log_t_CV.exp()
+        negative_entropy_C1 = log_t_CV.mul_(t_CV).sum(-1, keepdim=True).masked_fill_(ignored_C1, 0.0)
+        each = self.share / (1 if logits.dim() == 2 else logits.shape[0])
+        gradient_CV = t_CV.mul_(-each)
+        if self.smoothing:
+            gradient_CV.add_(each * self.smoothing / gradient_CV.shape[-1])
+        gradient_CV.scatter_add_(-1, index_C1, gradient_CV.new_full(index_C1.shape, each * (1.0 - self.smoothing)))
+        gradient_CV.masked_fill_(ignored_C1, 0.0)
+        return _SoftTerms((logits * gradient_CV).sum() + self.share * negative_entropy_C1.sum(), gradient_CV)
+
+
 def _token_chunks(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float,
-                  of_states: Tensor | None, of_weight: Tensor | None,
+                  soft_targets: SoftTargets | None, of_states: Tensor | None, of_weight: Tensor | None,
                   of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """The sums of loss and nll; gradients are written into the tensors that are given for them."""
-    rows = max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // weight.shape[0])
+    rows = _chunk_rows(states, weight.shape[0], 1 if soft_targets is None else 1 + TEACHER_COPIES)
     wide = torch.promote_types(states.dtype, torch.float32)
     compute = _fused_losses_and_gradient if usable(states, weight) else _losses_and_gradient
-    if states.device.type == "cpu" and states.dtype == wide and compute is _losses_and_gradient:
+    if (states.device.type == "cpu" and states.dtype == wide and compute is _losses_and_gradient
+            and soft_targets is None):
         return _token_chunks_in_place(states, weight, bias, labels, rows, smoothing, of_states, of_weight, of_bias)
-    total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
+    soft = None if soft_targets is None else _SoftTargetChunks(soft_targets, labels, rows, states.dtype, smoothing)
+    total, nll, added = (states.new_zeros((), dtype=wide) for _ in range(3))
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
         logits_CV = F.linear(x_CD, weight, bias)  # overwritten below
+        terms = None if soft is None else soft(start, logits_CV)
         own_C, spread_C, gradient_CV = compute(logits_CV, label_C, smoothing, of_states is not None)
         nll += own_C.sum()
         if smoothing:
             total += (1.0 - smoothing) * own_C.sum() + smoothing * spread_C.sum()
+        if terms is not None:
+            added += terms.loss
         if of_states is None or of_weight is None:
             continue
+        if terms is not None:
+            gradient_CV.add_(terms.gradient_CV)
         low_CV = gradient_CV.to(states.dtype)
         torch.mm(low_CV, weight, out=of_states[start:start + rows])
         _add_weight_gradient(of_weight, of_bias, gradient_CV, low_CV, x_CD)
-    return (total if smoothing else nll.clone()), nll
+    return (total if smoothing else nll) + added, nll
 
 
 def _losses_and_gradient(logits_CV: Tensor, label_C: Tensor, smoothing: float,
@@ -303,21 +390,27 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
 
 
 def _rdrop_chunks(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float,
-                  rdrop: float, of_states: Tensor | None, of_weight: Tensor | None,
+                  rdrop: float, soft_targets: SoftTargets | None, of_states: Tensor | None, of_weight: Tensor | None,
                   of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """The sums of loss and nll; gradients are written into the tensors that are given for them."""
-    rows = max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // (2 * weight.shape[0]))
+    rows = _chunk_rows(states, weight.shape[0], 2 if soft_targets is None else 2 + TEACHER_COPIES)
+    soft = None if soft_targets is None else _SoftTargetChunks(soft_targets, labels, rows, states.dtype, smoothing)
     wide = torch.promote_types(states.dtype, torch.float32)
     total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
     compute = _fused_rdrop_losses_and_gradient if usable(states, weight) else _rdrop_losses_and_gradient
     for start in range(0, len(labels), rows):
         x_PCD, label_C = states[:, start:start + rows], labels[start:start + rows]
         logits_PCV = F.linear(x_PCD, weight, bias)  # overwritten below
+        terms = None if soft is None else soft(start, logits_PCV)
         own, loss, gradient_PCV = compute(logits_PCV, label_C, smoothing, rdrop, of_states is not None)
         nll += own
         total += loss
+        if terms is not None:
+            total += terms.loss
         if of_states is None or of_weight is None:
             continue
+        if terms is not None:
+            gradient_PCV.add_(terms.gradient_CV)
         low_PCV = gradient_PCV.to(states.dtype)
         of_states[:, start:start + rows] = low_PCV @ weight
         _add_weight_gradient(of_weight, of_bias, gradient_PCV, low_PCV, x_PCD)

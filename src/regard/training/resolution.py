@@ -59,6 +59,8 @@ STEPS_KEY = "training.schedule.max_steps"
 TRAINING_BYTES, EMA_BYTES, GRADIENT_BYTES = 16, 4, 4
 """Bytes per parameter: parameter, gradient and two moments of AdamW in float32; the EMA, if there is one; of the first,
 those of the gradient."""
+FROZEN_BYTES = 2
+"""The same of a model that is not trained, at least: in bfloat16."""
 LIBRARY_BYTES = 150 << 20
 """What torch and its libraries take on a CPU in the first step, for themselves; at least 200 MiB were measured."""
 GPU_REDUCTION = 2
@@ -351,8 +353,10 @@ def check_batch_memory(prepared: "PreparedTraining", device: DeviceProperties) -
     """
     model, settings, (room, place) = prepared.model, prepared.settings, _room(device)
     parameters = _parameter_bytes(model, settings, device)
-    if device.kind != "cuda":
+    if device.kind != "cuda":  # where other models are in memory already
         parameters += LIBRARY_BYTES
+    else:
+        parameters += FROZEN_BYTES * prepared.task.frozen_parameters
     without_gradients = parameters - GRADIENT_BYTES * _parameters_per_device(model, settings, device)
     for rows, lengths in _largest_batches(prepared, device):
         activations = activation_bytes(

@@ -16,7 +16,6 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +86,6 @@ class StartModel:
         names = getattr(self.task, "label_names", None)
         return () if names is None else tuple(names())
 
-    @cached_property
-    def tokenizer_table(self) -> dict[str, Any]:
-        """How its tokenizer was trained; empty if that is not known."""
-        table = dict(self.task.record.get("tokenizer", {}))
-        try:
-            config.read_config(TokenizerConfig, toml.document_of({"tokenizer": table}), ("tokenizer",))
-        except ConfigError:  # of an imported model
-            return {}
-        return table
-
     @property
     def recipe(self) -> str | None:
         """The name of its recipe, if it is known and the architecture is still that of the recipe."""
@@ -109,7 +98,7 @@ class StartModel:
 
     def data_defaults(self) -> list[Default]:
         """How its tokenizer was trained, as config keys."""
-        return [Default(f"tokenizer.{key}", value, REASON) for key, value in self.tokenizer_table.items()]
+        return tokenizer_defaults(self.task, REASON)
 
     def choices(self) -> list[Default]:
         """The keys that stand for the whole model where settings are explained."""
@@ -158,6 +147,16 @@ class StartModel:
         """The ids of texts as the model reads them: with its special ids, within its positions."""
         assert isinstance(self.task, EncoderTask)
         return self.task.encode_texts(texts)
+
+
+def tokenizer_defaults(task: Task, reason: str) -> list[Default]:
+    """How the tokenizer of a model was trained, as config keys; none if that is not known."""
+    table = dict(task.record.get("tokenizer", {}))
+    try:
+        config.read_config(TokenizerConfig, toml.document_of({"tokenizer": table}), ("tokenizer",))
+    except ConfigError:  # of an imported model
+        return []
+    return [Default(f"tokenizer.{key}", value, reason) for key, value in table.items()]
 
 
 def load_start(given: "str | os.PathLike[str] | Task", task: str, option: str = "--task") -> StartModel:

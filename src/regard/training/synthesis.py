@@ -35,7 +35,7 @@ from regard.tasks.documents import PROGRESS_SUFFIX, HasText, Journal, already_ex
 from regard.tasks.evaluation import translation_loss
 from regard.tasks.load import load
 from regard.tasks.search import Sampling
-from regard.tasks.task import isolate_errors
+from regard.tasks.task import WEIGHTS_FILE, isolate_errors
 from regard.tasks.translator import Translator
 from regard.toml import TomlDocument
 from regard.training import resolution
@@ -322,6 +322,8 @@ def _trigrams(text: str) -> Iterator[str]:
 
 def load_writer(folder: str, option: str, device: torch.device) -> Translator:
     """The model that writes synthetic pairs; a ValueError if it cannot translate text."""
+    if (Path(folder) / "model.bin").is_file() and not (Path(folder) / WEIGHTS_FILE).exists():
+        raise ValueError(f"{option} {folder}: This is an export for CTranslate2. Name the model that was exported.")
     found = load(folder, device=device)
     if not isinstance(found, Translator):
         raise ValueError(f"{option} {folder}: This model is not a translator. Give the folder of one.")

@@ -3,6 +3,7 @@
     parse_duration("1h30m")                   5400.0 seconds
     Pace(window)                              seconds per step and per validation, from the latest measurements
     fit_plan(settings, pace)                  FittedPlan: the steps and validations that fit into training.max_time
+    extrapolate(parts)                        seconds of a whole validation from those of parts of it
     refit_plan(plan, settings, pace, ...)     the plan with as many steps as fit into the time that is left
 
 A time limit changes two things. The schedule of the learning rate gets as many steps as fit by the first measurement,
@@ -20,6 +21,7 @@ the loop measures.
 import math
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from regard import checks
@@ -35,6 +37,9 @@ VALIDATION_FRACTION = 0.1
 """With a time limit, validations take at most about this fraction of it, unless there would be too few."""
 FEW_VALIDATIONS, FEW_VALIDATIONS_FRACTION = 4, 0.3
 """At least as many validations as this are planned, if they take at most this fraction of the limit."""
+BELIEVED_FRACTION = 0.25
+"""Before the first validation, one is not believed to take more than this fraction of the limit: if the estimate is
+wrong, there is still time for most steps; if it is right, the training ends late, but has learned something."""
 MARGIN_FRACTION, MAX_MARGIN_SECONDS = 0.01, 5.0
 """The steps are fitted to end this much before the limit, so that small delays do not cut the schedule off."""
 REFIT_FRACTION = 0.05
@@ -78,6 +83,10 @@ class Pace:
         limit = settings.max_time
         return Pace(WINDOW_SECONDS if limit is None else min(WINDOW_SECONDS, WINDOW_FRACTION * limit))
 
+    def estimate_validation(self, seconds: float, limit: float | None) -> None:
+        """Set the duration of a validation before the first one; with a time limit, at most a fraction of it."""
+        self.validation_seconds = seconds if limit is None else min(seconds, BELIEVED_FRACTION * limit)
+
     def add_steps(self, steps: int, seconds: float) -> None:
         """Take a measurement into account; those that are older than the window are forgotten."""
         if steps < 1:
@@ -99,6 +108,20 @@ class Pace:
     def seconds(self, steps: float, validations: float) -> float:
         """The duration of this many steps and validations."""
         return steps * self.step_seconds + validations * self.validation_seconds
+
+
+def extrapolate(parts: Sequence[tuple[float, float]]) -> float:
+    """Seconds of the whole, from fractions of it in rising order and their seconds; 0 if there is nothing to time.
+
+    One fraction is scaled. Two give a line, as on a GPU a larger batch takes hardly longer than a small one.
+    """
+    fraction, seconds = parts[-1]
+    if not fraction:
+        return 0.0
+    if len(parts) < 2 or fraction <= parts[0][0]:
+        return seconds / fraction
+    slope = (seconds - parts[0][1]) / (fraction - parts[0][0])
+    return seconds + max(0.0, slope) * (1 - fraction)
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,7 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
     setup = kind(None if request.start is None else load_start(request.start, request.task))
     document = resolution.requested_config(request, setup)
     synthesis.check_synthesis(request)
+    distillation.check_teacher_share(request, document)
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
         with (claim_folder(request.output, processes, resume=request.resume) as claim, flush_denormals(),

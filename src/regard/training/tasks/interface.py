@@ -33,6 +33,7 @@ from regard.data.directions import DirectionData
 from regard.data.languages import LanguagePair
 from regard.models.build import ModelConfig
 from regard.tasks.task import Task
+from regard.tasks.translator import Translator
 from regard.toml import TomlDocument
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties
@@ -48,7 +49,7 @@ TRACK_KEYS: Mapping[str, Any] = {"data.columns": None, "data.frame_step": None}
 """Keys that only tracks use, with their fixed defaults."""
 PAIR_KEYS: Mapping[str, Any] = {"data.joint_tokenizer": True, "data.source_lang": None, "data.target_lang": None,
                                "data.directions": None, "data.sampling_temperature": None, "data.zero_shot": False,
-                               "data.mix_share": None}
+                               "data.mix_share": None, "training.teacher_share": 0.0}
 """Keys that only sentence pairs use, with their fixed defaults."""
 LABEL_KEYS: Mapping[str, Any] = {"data.label_unit": None, "data.split_punctuation": None, "training.token_dropout": 0.0}
 """Keys that only token classification uses, with their fixed defaults."""
@@ -86,6 +87,8 @@ class SyntheticPairs:
     """The fraction of an epoch that is synthetic, if there are other pairs; None for the default."""
     languages: LanguagePair | None = None
     """The languages of the pairs, if they are known; the file does not tell them."""
+    teacher: Translator | None = None
+    """The teacher, if the student also learns from its probabilities; it has its tokenizer then."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,8 @@ class TrainingTask(ABC):
     name: str
     notes: tuple[str, ...] = ()
     """What the user should know about how the data fits the model."""
+    frozen_parameters: int = 0
+    """The parameters of another model that the loss needs, such as a teacher, which are not trained."""
     validation_count: int = 0
     """The number of examples that validation uses; 0 if it does not count examples."""
 

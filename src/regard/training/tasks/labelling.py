@@ -156,7 +156,7 @@ def fit_survey(start: StartModel, survey: TokenLabelSurvey, request: TrainingReq
 class TokenLabelSetup(TaskSetup):
     """From labelled sequences to a `TokenLabelTask`; see `TaskSetup` for the methods."""
 
-    recipes: tuple[str, ...] = (defaults.TAGGER_RECIPE,)
+    recipes: tuple[str, ...] = (defaults.TAGGER_RECIPE, defaults.CPU_TAGGER_RECIPE)
     model_kinds: tuple[str, ...] = ("tagger",)
     data_dependent: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.num_labels": 2,
                                          "model.vocab_size": 1000}

@@ -41,6 +41,7 @@ from regard.data.sources.text import DataError, SentencePair
 from regard.data.store import PairStore, Ragged
 from regard.data.tokenizer.interface import PairTokenizer
 from regard.data.tokenizer.training import TokenizerConfig
+from regard.tasks.translator import Translator
 from regard.training.config import DataConfig
 from regard.training.defaults import GENERAL_FRACTION, MAX_GENERAL_EXAMPLES
 from regard.training.tasks.common import (
@@ -135,6 +136,8 @@ class TranslationSurvey:
     """What the user should know about how the data fits the model that is fine-tuned."""
     distilled: bool = False
     """Whether the targets are translations of a teacher."""
+    teacher: Translator | None = None
+    """The teacher, if the student also learns from its probabilities."""
 
     @property
     def report(self) -> DoctorReport:

@@ -1,7 +1,7 @@
 """Does the data fit the model that is fine-tuned? Characters, lengths, languages and the direction of sentence pairs.
 
     check_characters(tokenizer, texts, ...)       a tokenizer without bytes cannot write every character
-    check_positions(start, store, ...)            a model with learned positions reads texts up to a length
+    check_positions(task, name, store, ...)       a model with learned positions reads texts up to a length
     check_languages(start, survey)                the languages of the model and those of the data
     check_direction(start, pairs, controls)       the model itself tells whether source and target are exchanged
     direction_controls(tokenizer, target)         the control token of a model with several target languages
@@ -22,7 +22,7 @@ from regard.data.sources.text import DataError, SentencePair, printable
 from regard.data.store import PairStore
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
 from regard.tasks.evaluation import translation_loss
-from regard.tasks.task import max_positions
+from regard.tasks.task import Task, max_positions
 from regard.tasks.translator import Translator
 from regard.training.starting_point import StartModel
 from regard.training.tasks.common import in_blocks
@@ -90,11 +90,16 @@ def _unknown_characters(tokenizer: Tokenizer, text: str, ids: Sequence[int], unk
     return found
 
 
-def check_positions(start: StartModel, store: PairStore, validation: Sequence[tuple[str, str]]) -> None:
-    """Refuse pairs that are longer than the positions of the model."""
-    task = start.task
+def check_positions(task: Task, name: str, store: PairStore, validation: Sequence[tuple[str, str]] = ()) -> None:
+    """Refuse pairs that are longer than the positions of a model that reads them.
+
+    Args:
+        name: how messages call the model.
+        validation: pairs that are not in the store.
+    """
     assert isinstance(task, Translator)
-    tokenizer = start.pair_tokenizer
+    assert isinstance(task.tokenizer, PairTokenizer), "checked when it was loaded"
+    tokenizer = task.tokenizer
     if max_positions(task.model.encoder) is None and max_positions(task.model.decoder) is None:
         return
     encoded = (tokenizer.encode_sources([source for source, _ in validation]),
@@ -109,7 +114,7 @@ def check_positions(start: StartModel, store: PairStore, validation: Sequence[tu
         long = [length + extra for length in lengths if length + extra > limit]
         if long:
             raise DataError(f"{plural(len(long), side)} of {plural(len(lengths), 'pair')} are longer than the {limit} "
-                            f"positions of the start model (the longest has {max(long)} tokens). Leave them out with "
+                            f"positions of {name} (the longest has {max(long)} tokens). Leave them out with "
                             f"--set data.filters.max_words={max(1, limit // 3)}, or split them.")
 
 

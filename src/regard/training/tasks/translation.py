@@ -25,8 +25,11 @@ from regard import config as configs
 from regard.data.batches.batch import Batch, BoundaryIds, ShiftedCollator, pad_sequences
 from regard.data.batches.feed import BatchConfig, PlanFeed
 from regard.data.store import Ragged
+from regard.data.tokenizer.interface import PairTokenizer
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
+from regard.recurrence.cells import Cell
+from regard.recurrence.lstmn import LSTMN
 from regard.tasks.evaluation import (
     TokenLoss,
     TranslationStatistics,
@@ -43,8 +46,8 @@ from regard.training import defaults
 from regard.training.config import GENERAL, DataConfig, TrainingConfig, part_score
 from regard.training.defaults import MAX_GENERAL_EXAMPLES, Default, DeviceProperties, lookup
 from regard.training.logging import ValidationExample
-from regard.training.loss import Loss, rdrop_loss, token_loss
-from regard.training.starting_point import StartModel
+from regard.training.loss import Loss, SoftTargets, rdrop_loss, token_loss
+from regard.training.starting_point import StartModel, tokenizer_defaults
 from regard.training.tasks.common import FeatureObjective, file_digests, in_blocks
 from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
@@ -83,19 +86,63 @@ VALIDATION_ROWS = 64
 """Pairs of a validation batch."""
 
 
+class Teacher:
+    """The model whose probabilities a student learns: it reads the same batches, without dropout and gradients.
+
+    It is not a module: nothing of it is trained, wrapped for several processes, averaged or stored with the student.
+
+    Args:
+        share: the share of its probabilities in the loss.
+    """
+
+    def __init__(self, model: nn.Module, share: float) -> None:
+        self.model, self.share = model.eval().requires_grad_(False), share
+        recurrent = any(isinstance(module, Cell | LSTMN) for module in model.modules())
+        self.dtype = torch.float32 if recurrent else None  # its states accumulate over many steps
+        """The precision of its parameters; None for that of the student's."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Teacher":
+        """The teacher itself: the low-precision copy of a student shares it."""
+        return self
+
+    @torch.no_grad()
+    def soft_targets(self, batch: Batch, dtype: torch.dtype) -> SoftTargets:
+        """Its probabilities for the tokens of a batch.
+
+        Args:
+            dtype: that of the student's parameters. Autocast applies to both models.
+        """
+        features: Callable[..., torch.Tensor] = self.model.features  # type: ignore[assignment]
+        output: nn.Linear = self.model.output  # type: ignore[assignment]
+        for parameter in self.model.parameters():  # only the first time; buffers stay: positions need their precision
+            parameter.data = parameter.data.to(self.dtype or dtype)
+        return SoftTargets(features(batch.source, batch.inputs), output, self.share)
+
+
 class TranslationObjective(FeatureObjective):
-    """The loss of an encoder-decoder on sentence pairs; with R-Drop both passes run as one batch of twice the size."""
+    """The loss of an encoder-decoder on sentence pairs; with R-Drop both passes run as one batch of twice the size.
+
+    Args:
+        teacher: the model whose probabilities are learned too; it reads each batch once.
+    """
+
+    def __init__(self, model: nn.Module, label_smoothing: float, rdrop: float, teacher: Teacher | None = None) -> None:
+        super().__init__(model, label_smoothing, rdrop)
+        self.teacher = teacher
 
     def forward(self, batch: Batch) -> Loss:
         """The sums over the labels."""
         assert batch.source is not None
         features: Callable[..., torch.Tensor] = self.model.features  # type: ignore[assignment]
         output: nn.Linear = self.model.output  # type: ignore[assignment]
+        taught = None  # before the student reads the batch, so that only one of them holds activations
+        if self.teacher is not None and self.training:
+            taught = self.teacher.soft_targets(batch, output.weight.dtype)
         if not self.rdrop or not self.training:
-            return token_loss(features(batch.source, batch.inputs), output, batch.labels, self.label_smoothing)
+            return token_loss(features(batch.source, batch.inputs), output, batch.labels, self.label_smoothing, taught)
         states = features(repeat_tokens(batch.source), repeat_tokens(batch.inputs))
         states = states.reshape(2, *batch.labels.shape, states.shape[-1])
-        return rdrop_loss(states, output, batch.labels, self.label_smoothing, self.rdrop)
+        return rdrop_loss(states, output, batch.labels, self.label_smoothing, self.rdrop, taught)
 
 
 def repeat_tokens(tokens: AnyTokens) -> AnyTokens:
@@ -125,6 +172,8 @@ class TranslationTask(TrainingTask):
         self.sources += [pair.source for pair in general]
         self.targets += [pair.target for pair in general]
         self.validation_parts += [pair.part for pair in general]
+        if prepared.survey.teacher is not None:
+            self.frozen_parameters = prepared.survey.teacher.config.parameters()
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
         """The batches of this process."""
@@ -134,7 +183,9 @@ class TranslationTask(TrainingTask):
 
     def objective(self, model: nn.Module) -> TranslationObjective:
         """The model with its loss."""
-        return TranslationObjective(model, self.settings.label_smoothing, self.settings.rdrop)
+        teacher, share = self.prepared.survey.teacher, self.settings.teacher_share
+        return TranslationObjective(model, self.settings.label_smoothing, self.settings.rdrop,
+                                    None if teacher is None or not share else Teacher(teacher.model, share))
 
     def wrap(self, model: nn.Module) -> Task:
         """A Translator."""
@@ -276,6 +327,11 @@ def fit_survey(start: StartModel, survey: TranslationSurvey, request: TrainingRe
     return replace(survey, notes=tuple(notes))
 
 
+def _pair_tokenizer(teacher: Translator) -> PairTokenizer:
+    assert isinstance(teacher.tokenizer, PairTokenizer), "checked when it was loaded"
+    return teacher.tokenizer
+
+
 def _ragged(rows: list[list[int]]) -> Ragged:
     return Ragged(np.array([one for row in rows for one in row], np.int64), np.array([len(row) for row in rows]))
 
@@ -307,7 +363,8 @@ class TranslationSetup(TaskSetup):
         if request.distilled is not None:
             if request.distilled.languages is not None:
                 survey.parts[0].pairs.log.languages[request.data[0]] = request.distilled.languages
-            return replace(survey, distilled=True, files=file_digests((*request.distilled.files, *request.data)))
+            return replace(survey, distilled=True, teacher=request.distilled.teacher,
+                           files=file_digests((*request.distilled.files, *request.data)))
         return survey
 
     def data_defaults(self, survey: TranslationSurvey, requested: Mapping[str, Any]) -> list[Default]:
@@ -331,6 +388,10 @@ class TranslationSetup(TaskSetup):
                 directions = [Default("data.directions", [*map(str, self.start.task.directions)],
                                       "directions of the start model")]
             return [split, *languages, *directions, *known, joint, *mixed, *self.start.data_defaults()]
+        if survey.teacher is not None:
+            reason = "the tokenizer of the teacher, whose probabilities are learned"
+            return [split, *languages, Default("data.joint_tokenizer", _pair_tokenizer(survey.teacher).joint, reason),
+                    *tokenizer_defaults(survey.teacher, reason)]
         return [split, *languages, *directions, *defaults.translation_tokenizer(
             survey.kept, requested.get("tokenizer", {}), distilled=survey.distilled)]
 
@@ -343,8 +404,12 @@ class TranslationSetup(TaskSetup):
                 survey = replace(survey, rates=partial(mixed_rates, share=data.mix_share))
             prepared = prepare_pairs(survey, None, place, sampled=sampled, tokenizer=self.start.pair_tokenizer)
             apart = survey.validation_pairs(sys.maxsize) if survey.threshold or survey.validation_given else []
-            check_positions(self.start, prepared.store, [pair[:2] for pair in (*apart,
-                                                                               *survey.general_pairs(sys.maxsize))])
+            check_positions(self.start.task, "the start model", prepared.store,
+                            [pair[:2] for pair in (*apart, *survey.general_pairs(sys.maxsize))])
+            return prepared
+        if survey.teacher is not None:
+            prepared = prepare_pairs(survey, None, place, sampled=sampled, tokenizer=_pair_tokenizer(survey.teacher))
+            check_positions(survey.teacher, "the teacher", prepared.store)
             return prepared
         tokenizer = configs.read_config(TokenizerConfig, document, ("tokenizer",))
         return prepare_pairs(survey, tokenizer, place, sampled=sampled)
@@ -361,9 +426,15 @@ class TranslationSetup(TaskSetup):
         pairs, kind = len(prepared.store), tables["model"]["kind"]
         mixers = [lookup(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
         tokens = sum(len(side.ids) for side in prepared.store.sides) + 2 * pairs
-        reason = "size of the tokenizer"
-        return [Default("model.source_vocab_size", prepared.tokenizer.source.size, reason),
-                Default("model.target_vocab_size", prepared.tokenizer.target.size, reason),
+        sizes, reason = (prepared.tokenizer.source.size, prepared.tokenizer.target.size), "size of the tokenizer"
+        teacher, share = prepared.survey.teacher, list[Default]()
+        if teacher is not None:  # an imported model may have more embeddings than its tokenizer has tokens
+            taught = configs.to_tables(teacher.config)
+            sizes, reason = (taught["source_vocab_size"], taught["target_vocab_size"]), "as the teacher"
+            mixers += [lookup(taught, f"{side}.mixer.kind") for side in ("encoder", "decoder")]  # it reads the batches
+            share.append(Default("training.teacher_share", defaults.TEACHER_SHARE, "share of the teacher in the loss"))
+        return [Default("model.source_vocab_size", sizes[0], reason),
+                Default("model.target_vocab_size", sizes[1], reason), *share,
                 *([] if prepared.tokenizer.joint or kind != "encoder-decoder" else
                   [Default("model.share_embeddings", False, "each side has its own tokenizer")]),
                 *defaults.translation_model(pairs, tables["model"], distilled=prepared.survey.distilled),
