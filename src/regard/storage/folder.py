@@ -224,7 +224,7 @@ def refuse_foreign(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise FolderError(f"{target}: This is a file, not a folder. Choose another folder.")
+        raise FolderError(f"{target}: this is a file, not a folder. Choose another folder.")
     if os.path.ismount(target):
         raise FolderError(f"{target}: this is a mount point, which cannot be replaced. Choose a folder inside it.")
     if is_vacant(target):
@@ -588,8 +588,8 @@ def _locate(folder: FolderPath) -> Path:
         if place.is_dir():
             return place
     if os.path.lexists(target):
-        raise FolderError(f"{target}: This is a file, not a folder. Give the folder that contains it.")
-    raise FolderError(f"{target}: There is no such folder. Check the name and the current directory.")
+        raise FolderError(f"{target}: this is a file, not a folder. Give the folder that contains it.")
+    raise FolderError(f"{target}: there is no such folder. Check the name and the current directory.")
 
 
 def _is_unchanged(place: Path, before: os.stat_result) -> bool:
