@@ -398,7 +398,7 @@ def draw_distances(folder: Path, data: Path, output: Path, chains: int) -> str:
     means = {key: total / np.maximum(1, counts[key[2]]) for key, total in sums.items()}
     turn = np.isin(np.abs(span), (3, 4))
     name, head = max(((name, head) for name, head, group in means if group == "H"), key=lambda one: float(
-        means[*one, "H"][turn].mean() - means[*one, "C"][turn].mean()))
+        (means[*one, "H"] - np.maximum(means[*one, "E"], means[*one, "C"]))[turn].mean()))
     names = {"H": "helix", "E": "strand", "C": "coil"}
     lines = [ChartLine(names[group], span, means[name, head, group]) for group in "HEC"]
     output.write_text(lines_svg(lines, x_label="residues from the one that looks", y_label="attention weight",

@@ -139,12 +139,19 @@ def three_ways() -> "Figure":
     mixers: dict[str, nn.Module] = {
         "recurrence (LSTM)": regard.Recurrence(32, cell="lstm"),
         "convolution, kernel 3": regard.Convolution(32, kernel_size=3),
-        "self-attention, causal": regard.SelfAttention(regard.Attention(32, heads=4))}
+        "self-attention, causal": regard.SelfAttention(regard.Attention(32, heads=4)),
+        "RWKV-7": _reading(regard.RWKV7(32, head_width=16))}
     maps = {}
     for shown, mixer in mixers.items():
         x = torch.randn(1, 16, 32, requires_grad=True)
         maps[shown] = shares(mixer(x), x)
-    return strip(maps, "Dependence of output tokens (rows) on input tokens (columns)", label="share")
+    return strip(maps, "Dependence of output tokens (rows) on input tokens (columns)", across=4, label="share")
+
+
+def _reading(mixer: regard.RWKV7) -> regard.RWKV7:
+    """The same mixer with an output projection that is not zero, as it is in a new layer."""
+    nn.init.normal_(mixer.output.weight, std=0.1)
+    return mixer
 
 
 def fourth_way() -> "Figure":

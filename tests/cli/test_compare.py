@@ -10,6 +10,7 @@ from calling import call, tables
 
 from regard.cli.compare import _is_model_folder, compare_memory
 from regard.comparison import runs
+from regard.tasks.heads import measure_heads
 
 PAIRS = texting.pairs()
 TINY = ("--set", "model.width=16", "--set", "tokenizer.vocab_size=400", "--set", "training.batches.max_tokens=300",
@@ -39,6 +40,9 @@ def test_a_folder_with_a_config_is_a_model(place):
 @pytest.mark.thorough
 def test_two_trained_models(place, tmp_path):
     models = place / "one" / "model", place / "two" / "model"
+    measured = measure_heads(texting.translator(), PAIRS[:2], name="heads.tsv")
+    stored = measured.save(models[0])
+    (models[1] / stored.name).write_bytes(stored.read_bytes())  # of another model: its page must not show them
     (found,) = tables("compare", *models, place / "few.tsv", "--beam", "1", "-o", tmp_path / "out")
     assert [model["name"] for model in found["models"]] == [str(model) for model in models]  # both are called model
     assert (found["kind"], found["pairs"], found["beams"]) == ("models", 6, 1)
@@ -49,7 +53,9 @@ def test_two_trained_models(place, tmp_path):
     assert len(linked) == sum(1 for one in found["sentences"] if one["difference"])
     for name in linked:  # a page with the attention of both models
         [text] = re.findall(r'id="page">([^<]*)<', (tmp_path / "out" / name).read_text(encoding="utf-8"))
-        assert len(json.loads(text)["traces"]) == 2
+        first, second = json.loads(text)["traces"]
+        assert (first["heads"]["data"], len(first["heads"]["attentions"])) == ("heads.tsv", len(first["attentions"]))
+        assert "heads" not in second
     code, out, said = call("compare", *models, place / "few.tsv", "--beam", "1")
     assert (code, said) == (0, "")
     assert f"{found['models'][0]['chrf']:.2f}" in out

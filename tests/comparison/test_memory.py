@@ -281,6 +281,17 @@ def test_the_picture_has_a_line_for_every_way_and_one_for_chance(results):
     assert list(axes.get_lines()[0].get_ydata()) == ([0.18] if results is RESULTS else [0.5])
 
 
+def test_every_mixer_has_its_own_colour_which_is_the_same_in_every_picture():
+    def colours(ways):
+        (axes,) = results_figure([replace(COPY, way=way) for way in ways]).axes
+        return {line.get_label(): line.get_color() for line in axes.get_lines() if line.get_label() in ways}
+
+    every = colours(["rnn", "lstm", "gru", "convolution", "attention", "rwkv4", "rwkv7"])
+    assert len({*every.values()}) == 7
+    some = colours(["rwkv7", "lstm"])
+    assert some == {way: every[way] for way in some}
+
+
 def test_pictures_are_saved_under_the_name_of_the_task(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == []
     save_figures(RESULTS, tmp_path)

@@ -118,6 +118,13 @@ def test_the_page_is_whole_and_nothing_in_it_is_obeyed():
     assert {"s0", "s5"} <= set(page.texts)
 
 
+def test_differences_have_signs_and_units_on_a_narrow_screen_too():
+    page = pair_page(found_pair_page(difference=-2.0))
+    assert "−2.00" in page
+    assert 'data-label="chrF">+2.5' in page  # the first row of the second's better sentences
+    assert "nats per token" in page
+
+
 def test_of_very_many_sentences_both_ends_are_shown_and_said():
     page = pair_page(found_pair_page(count=SHOWN_SENTENCES + 20))
     assert f"{SHOWN_SENTENCES} of {SHOWN_SENTENCES + 20} sentences" in page

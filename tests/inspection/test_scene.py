@@ -80,6 +80,34 @@ def test_the_picture_is_drawn() -> None:
 
 
 @pytest.mark.browser
+def test_names_of_agents_do_not_cover_each_other(tmp_path) -> None:
+    """Four agents that almost meet, on a desk and on a phone, where the names stay readable."""
+    names = ("agent 1", "agent 2", "agent 3", "agent 4")
+    past = np.random.default_rng(0).normal(size=(4, 4, 2)) * 20
+    past[:, -1] = [[0.0, 0.0], [0.3, 0.0], [0.0, 4.0], [0.4, 4.2]]
+    shown = SceneView("title", names, past, np.repeat(past[:, None, -1:], 3, 1), np.full((4, 3), 1 / 3),
+                      np.full((4, 4, 4), 0.25), None, 7.0, 0.5)
+    path = tmp_path / "scene.html"
+    path.write_text(scene_html(shown))
+    with browser_visits.browser() as chromium:
+        for width in (1440, 390):
+            page = chromium.new_page(viewport={"width": width, "height": 800})
+            page.goto(path.as_uri())
+            boxes = [one.bounding_box() for one in page.locator("svg text").all()]
+            assert len(boxes) == 4
+            assert min(box["height"] for box in boxes) >= 10
+            for one in range(4):
+                for other in range(one):
+                    first, second = boxes[one], boxes[other]
+                    across = min(first["x"] + first["width"], second["x"] + second["width"]) - max(first["x"],
+                                                                                                  second["x"])
+                    down = min(first["y"] + first["height"], second["y"] + second["height"]) - max(first["y"],
+                                                                                                  second["y"])
+                    assert across <= 2 or down <= 6
+            page.close()
+
+
+@pytest.mark.browser
 def test_the_page_in_a_browser(tmp_path) -> None:
     path = tmp_path / "scene.html"
     path.write_text(scene_html(view(HOSTILE)))

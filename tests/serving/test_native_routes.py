@@ -7,8 +7,10 @@ import re
 import numpy as np
 import pytest
 import texting
-from served import ask
+from served import ask, save_translator
 
+from regard.serving.server import BackgroundServer
+from regard.tasks.heads import measure_heads
 from regard.tasks.placeholder_translation import translate_with_placeholders
 from regard.tasks.search import Beam, Sampling
 from regard.tasks.traces import trace_forced, trace_generated
@@ -130,6 +132,27 @@ def test_the_attention_page_shows_exactly_the_translation_that_was_chosen(addres
     assert (wrong.status, "choice" in wrong.json["error"]) == (400, True)
 
 
+@pytest.mark.thorough
+def test_the_attention_page_has_the_heads_that_are_stored_with_the_model(tmp_path, caplog):
+    folder = save_translator(tmp_path / "model")
+    found = measure_heads(texting.translator(), texting.pairs()[:2], name="pairs.tsv")
+    stored = found.save(folder)
+    with BackgroundServer([folder]) as server:
+        measured = shown_trace(server.address)["heads"]
+        assert (measured["data"], measured["sentences"]) == ("pairs.tsv", 2)
+        costs = [head["cost"] for one in measured["attentions"] for head in one["heads"]]
+        assert costs == pytest.approx([one.cost for one in found.heads], rel=1e-5)
+        table = json.loads(stored.read_bytes())
+        stored.write_text(json.dumps({**table, "weights_sha256": "0" * 64}))  # measured on another model
+        assert not server.context.catalog.reload()
+        assert "heads" not in shown_trace(server.address)
+        assert not caplog.records
+        stored.write_text("{}")
+        assert not server.context.catalog.reload()  # served without it
+        assert "heads" not in shown_trace(server.address)
+        assert "heads.json" in caplog.records[0].problem
+
+
 @pytest.mark.parametrize(("fields", "said"), [
     ({"keep_placeholders": True, "scores": True}, "keep_placeholders"), ({"trace": True, "text": ["a"]}, "trace"),
     ({"beams": 0}, "beams"), ({"unknown": 1}, "unknown"), ({"glossary": {"": "x"}}, "entries"),
@@ -157,6 +180,8 @@ def test_the_description_and_its_page_load_nothing_from_elsewhere(address):
     description = ask(address, "/openapi.json").json
     assert {"/translate", "/v1/completions", "/api/v1/translate", "/metrics"} <= set(description["paths"])
     page = ask(address, "/docs")
+    assert b"name=viewport" in page.body
+    assert b"prefers-color-scheme:dark" in page.body
     assert b"/api/v1/translate" in page.body
     assert b"<script" not in page.body
     assert not re.search(rb"https?://", page.body)

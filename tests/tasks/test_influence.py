@@ -3,11 +3,13 @@
 import functools
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import texting
+import theirs
 import torch
 from asking import without_attention
 from calling import call, tables
@@ -17,15 +19,18 @@ from refusals import assert_named
 from tiny import TRANSLATING, VISION, built
 
 import regard
+from regard.data.tokenizer.subwords import ByteTokenizer
 from regard.inspection.trace import Trace
 from regard.inspection.trace_format import TraceSide
 from regard.reference import statistics as reference
 from regard.tasks import influence as module
 from regard.tasks import traces
+from regard.tasks.filler import encode_with_blanks, spans_with_blanks
 from regard.tasks.influence import MAX_GROUPS, MIN_EFFECT, MIN_ROW_SUM, Influence, traced_influence, word_groups
 from regard.tasks.load import make_task
 from regard.tokens import Tokens
 
+BLANK = "the ___ sleeps"
 TEXT, TRANSLATED = "the big dog sleeps.", "le gros chien dort."
 LONG = " ".join(["the big dog sees a small cat"] * 12)
 
@@ -298,6 +303,60 @@ def test_the_labels_of_the_other_tokens(make, text):
                 assert value == pytest.approx(float(whole[t, label] - without[t - (t > s), label]), abs=5e-6)
 
 
+BLANKS = {"the big ___ sleeps.": ("the", "big", "___", "sleeps", "."), "  the ____.": ("the", "____", "."),
+          "___ sees the ___": ("___", "sees", "the", "___"), "dogs, ___, cats": ("dogs", ",", "___", ",", "cats")}
+
+
+@pytest.mark.parametrize("text", sorted(BLANKS))
+def test_what_fills_a_blank(text):
+    task = texting.filler()
+    found, ids, mask = task.influence(text), task.encode_blanks(text), task.mask_id()
+    assert found.words == BLANKS[text]
+    best = [blank[0] for blank in task.fill(text).blanks]
+    assert found.targets == tuple(one.text for one in best)
+    assert [text[span.start:span.end] for span in found.target_spans] == [word for word in found.words if "_" in word]
+    places = [at for at, id_ in enumerate(ids) if id_ == mask]
+
+    def logs(kept):
+        with torch.no_grad():
+            rows = task.model(Tokens(torch.tensor([[ids[at] for at in kept]])))[0].log_softmax(-1)
+        return {at: rows[number] for number, at in enumerate(kept) if at in places}
+
+    whole = logs(range(len(ids)))
+    for column, word in enumerate(task.blank_words(text, ids)):
+        tokens = range(word.first_token, word.last_token + 1)
+        without = logs([at for at in range(len(ids)) if at not in tokens])
+        for row, (at, one) in enumerate(zip(places, best, strict=True)):
+            want = float(whole[at][one.id] - without[at][one.id]) if at in without else math.nan
+            assert float(found.values[row, column]) == pytest.approx(want, abs=5e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("of", [texting.tokenizer, texting.characters, ByteTokenizer])
+@pytest.mark.parametrize("text", [*sorted(BLANKS), "a  ___ é ____ ___", "___", "the ___, the", " ___"])
+def test_words_of_a_text_with_blanks_have_the_ids_of_the_text(of, text):
+    task = texting.filler(of)
+    ids, end, tokenizer = task.encode_blanks(text), 0, task.text_tokenizer()
+    words = task.blank_words(text, ids)
+    assert [text[word.start:word.end] for word in words] == re.findall(r"_+|[^\W_]+|[.,]", text)
+    for word in words:
+        assert word.first_token == end  # each id is in one word
+        end = word.last_token + 1
+        own, name = ids[word.first_token:end], text[word.start:word.end]
+        assert tokenizer.decode([id_ for id_ in own if id_ != task.mask_id()]).strip() == name.strip("_")
+        assert (task.mask_id() in own) == ("_" in name)
+    assert end == len(ids)
+
+
+@pytest.mark.parametrize("text", sorted(BLANKS))
+def test_blanks_of_a_tokenizer_of_another_program_have_their_characters(text):
+    tokenizer, mask = theirs.byte_level(), 9999
+    ids = encode_with_blanks(tokenizer, text, mask)
+    spans = spans_with_blanks(tokenizer, text, ids, mask)
+    for id_, span in zip(ids, spans, strict=True):
+        name = text[span.start:span.end]
+        assert set(name) == {"_"} if id_ == mask else tokenizer.decode([id_]) == name
+
+
 def of_values(values, words=None):
     values = torch.as_tensor(values, dtype=torch.float64)
     names = tuple(f"w{number}" for number in range(values.shape[1])) if words is None else words
@@ -365,12 +424,14 @@ TRACED = {
              lambda task: task.influence("a dog"), ("text", "text")),
     "classifier": (texting.classifier, lambda task, limit: traces.trace_input(task, TEXT, influence_limit=limit),
                    lambda task: task.influence(TEXT), ("label", "text")),
+    "filler": (texting.filler, lambda task, limit: traces.trace_input(task, BLANK, influence_limit=limit), None,
+               ("text", "text")),
     "labeller": (texting.tagger, lambda task, limit: traces.trace_input(task, TEXT, influence_limit=limit),
                  lambda task: task.influence(TEXT), ("labels", "text")),
 }
 
 
-@pytest.mark.parametrize("name", sorted(TRACED))
+@pytest.mark.parametrize("name", sorted({*TRACED} - {"filler"}))
 def test_a_trace_has_the_influence_that_the_task_says(name, tmp_path):
     make, trace, ask, sides = TRACED[name]
     task = make()
@@ -383,6 +444,16 @@ def test_a_trace_has_the_influence_that_the_task_says(name, tmp_path):
     assert (read.targets, read.words, read.groups) == (want.targets, want.words, want.groups)
     torch.testing.assert_close(read.values, want.values, rtol=0, atol=4e-4, equal_nan=True)  # rounded sums
     assert traced_influence(trace(task, 0)) is None
+
+
+def test_the_trace_of_a_text_with_a_blank_has_one_row():
+    task = texting.filler()
+    made = traces.trace_input(task, BLANK, influence_limit=64)
+    assert [BLANK[word.start:word.end] for word in made.sides["text"].words] == ["the", "___", "sleeps"]
+    [row] = [row for row in made.influence.values if any(value is not None for value in row)]
+    assert row[1] is None  # the blank itself
+    assert [row[0], row[2]] == pytest.approx(task.influence(BLANK).values[0, [0, 2]].tolist(), abs=1e-4)
+    assert traces.trace_input(task, "the dog sleeps", influence_limit=64).influence is None
 
 
 REFINED = {**TRACED, "long translator": (

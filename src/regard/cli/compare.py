@@ -37,7 +37,7 @@ from regard.cli.options import (
     open_task,
     with_examples,
 )
-from regard.cli.output import fail, say, say_notes, write_json, write_line
+from regard.cli.output import fail, say, say_note, say_notes, write_json, write_line
 from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from regard.comparison.pairwise import NamedTranslator
     from regard.comparison.runs import RunReporter
     from regard.comparison.settings import ComparisonSettings, RoadStep
+    from regard.inspection.trace_format import MeasuredHeads
 
 Several = list[str] | None
 ResultTable = Mapping[str, Any]
@@ -301,6 +302,7 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], options: Compar
     from regard.comparison import pairwise, runs
     from regard.comparison.pages import pair_page
     from regard.data.sources import formats
+    from regard.tasks.heads import stored_heads
 
     missing = [path for path in data if path != "-" and not os.path.exists(path)]
     if missing:
@@ -328,7 +330,9 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], options: Compar
             saved = runs.ComparisonFolder(folder)
             results = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
             saved.write(runs.RESULTS_FILE, results)
-            saved.write(runs.PAGE_FILE, pair_page(found, _write_sentence_pages(folder, found, (first, second), beams)))
+            heads = [stored_heads(name, say_note) for name in folders]
+            links = _write_sentence_pages(folder, found, (first, second), heads, beams)
+            saved.write(runs.PAGE_FILE, pair_page(found, links))
     except ValueError as error:
         fail(str(error))
     if options.as_json:
@@ -340,7 +344,7 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], options: Compar
 
 
 def _write_sentence_pages(folder: Path, found: dict[str, Any], models: "Sequence[NamedTranslator]",
-                          beam: int) -> dict[int, str]:
+                          heads: "Sequence[MeasuredHeads | None]", beam: int) -> dict[int, str]:
     """Write a page of both models for each sentence that is linked, and return their addresses by its number."""
     from regard.comparison.pages import linked_sentences
     from regard.inspection.page.document import page_html
@@ -356,6 +360,7 @@ def _write_sentence_pages(folder: Path, found: dict[str, Any], models: "Sequence
                       for name, task in models]
         except ValueError:  # a blank source, or a model that generates nothing for it
             continue
+        traces = [replace(trace, heads=measured) for trace, measured in zip(traces, heads, strict=True)]
         (folder / SENTENCE_PAGES).mkdir(exist_ok=True)
         pages[one["number"]] = f"{SENTENCE_PAGES}/{one['number'] + 1}.html"
         write_file(folder / pages[one["number"]], page_html(traces).encode())

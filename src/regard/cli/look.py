@@ -43,13 +43,13 @@ from regard.cli.options import (
     open_task,
     with_examples,
 )
-from regard.cli.output import ProgressMeter, fail, say, say_notes, write_json, write_line
+from regard.cli.output import ProgressMeter, fail, say, say_note, say_notes, write_json, write_line
 from regard.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
     from regard.inspection.page.server import WhatIfRequest
     from regard.inspection.trace import Trace
-    from regard.inspection.trace_format import MeasuredHeads, TracedPredictions, TraceSide
+    from regard.inspection.trace_format import TracedPredictions, TraceSide
     from regard.tasks.completer import Completer
     from regard.tasks.heads import HeadReport
     from regard.tasks.influence import Influence
@@ -318,6 +318,7 @@ def _trace_models(folder: str, given: str | None, search: SearchOptions,
     """The traces of one or two models, and the function that answers "what if"."""
     if given is None:
         fail(f"{escape_unprintable(folder)}: Give a text (or an image): regard look {escape_unprintable(folder)} TEXT")
+    from regard.tasks.heads import stored_heads
     from regard.tasks.translator import Translator
 
     names = [folder] if search.other is None else [folder, search.other]
@@ -329,9 +330,9 @@ def _trace_models(folder: str, given: str | None, search: SearchOptions,
     if any(_reads_images(task) for task in tasks):
         if not all(map(_reads_images, tasks)):
             fail("One model takes images and the other text. Give two models with the same kind of input.")
-        return [replace(_trace_image_file(task, given, name, limit), heads=_stored_heads(name))
+        return [replace(_trace_image_file(task, given, name, limit), heads=stored_heads(name, say_note))
                 for task, name in zip(tasks, names, strict=True)], None
-    text, measured = _read_text(given), [*map(_stored_heads, names)]
+    text, measured = _read_text(given), [stored_heads(name, say_note) for name in names]
     tracers = [partial(_trace_text, task, _model_name(name), search.beam, search.max_length, limit)
                for task, name in zip(tasks, names, strict=True)]
     traces = [tracer(text, target=search.target) for tracer in tracers]
@@ -341,18 +342,6 @@ def _trace_models(folder: str, given: str | None, search: SearchOptions,
         return replace(trace, heads=measured[request.trace])
 
     return [replace(trace, heads=one) for trace, one in zip(traces, measured, strict=True)], what_if
-
-
-def _stored_heads(folder: str) -> "MeasuredHeads | None":
-    """What `regard look MODEL --heads` stored of the heads of a model; a note if that cannot be read."""
-    from regard.tasks.heads import read_heads
-
-    try:
-        found = read_heads(folder)
-    except (OSError, ValueError) as error:  # damaged, or a folder that regard did not save
-        say(f"Note: The page does not show what the heads do: {error}")
-        return None
-    return None if found is None else found.traced()
 
 
 def _influence_limit(influence: bool | None) -> int:
@@ -412,7 +401,7 @@ def _trace_image_file(task: "Task", path: str, name: str, limit: int) -> "Trace"
     pixels = read_pixels(path, ImageShape(config.image_height, config.image_width, config.channels))
     image = scale_pixels(torch.tensor(pixels)).to(task.device)
     best = task.classify(image.unsqueeze(0))[0][0]
-    title = f"{Path(path).name}: {best.name}, {100 * best.probability:.1f}%"
+    title = f"{Path(path).name}: {best.name}, {100 * best.probability:.1f} %"
     return trace_image(task, image, title=title, name=_model_name(name), influence_limit=limit)
 
 
@@ -532,7 +521,7 @@ def _print_predictions(found: "TracedPredictions", side: "TraceSide", terminal: 
             rows.append((escape_unprintable(name), *numbers, likely))
     following = _likely_tokens(found, len(side.tokens))
     rows += [("(next)", "", "", following)] if following else []
-    terminal.heading("Predictions (from the words before, or of a label)")
+    terminal.heading("Predictions (of a word from those before it, of a blank, or of a label)")
     _print_table(rows, terminal)
 
 
@@ -564,7 +553,8 @@ def _print_influence(trace: "Trace", terminal: Terminal) -> None:
         terminal.text(f"No effect: {len(found.without_effect)} of {len(found.words)} patches.")
     else:
         terminal.heading("Influence (what changes if an input word is left out)")
-        _print_words_without_effect(found, trace.influence.rows, terminal)
+        filled = trace.predictions is not None and all(one is None for one in trace.predictions.log_probabilities)
+        _print_words_without_effect(found, "blanks" if filled else trace.influence.rows, terminal)
     strongest = [(target, found.words[number], float(found.values[row, number]))
                  for row, (target, number) in enumerate(zip(found.targets, found.strongest(), strict=True))
                  if number is not None][:MAX_MAP_WORDS]
@@ -575,14 +565,15 @@ def _print_influence(trace: "Trace", terminal: Terminal) -> None:
 
 
 def _print_words_without_effect(found: "Influence", rows: str, terminal: Terminal) -> None:
-    """Print a line of the words that change nothing; `rows` is the side of the output."""
+    """Print a line of the words that change nothing; `rows` is the side of the output, or "blanks"."""
     from regard.tasks.influence import MIN_EFFECT
 
     without = [escape_unprintable(word) for word in found.without_effect]
     if not without:
         terminal.text("Every word has an effect.")
         return
-    changed = {"labels": "every other label", "label": "the label", "text": "every later word"}
+    changed = {"labels": "every other label", "label": "the label", "text": "every later word",
+               "blanks": "what fills every blank"}
     it = "it" if len(without) == 1 else "one of them"
     terminal.text(f"No effect: {', '.join(without)}. Leaving {it} out changes {changed.get(rows, 'every output word')} "
                   f"by less than {MIN_EFFECT:g} nats.")
@@ -647,7 +638,7 @@ def _look_at_heads(folder: str, options: HeadOptions, to: str | None, device: st
     try:
         say(f"Stored in {found.save(folder)}")
     except (FolderError, OSError) as error:  # a folder that is read-only, or was not saved by regard
-        say(f"Note: The heads are not stored with the model: {error}")
+        say_note(f"The heads are not stored with the model: {error}")
 
 
 def _read_examples(task: "Task", files: Sequence[str], count: int, to: str | None) -> "tuple[Task, Any]":

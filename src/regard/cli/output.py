@@ -38,7 +38,12 @@ def say(message: str) -> None:
 def say_notes(notes: Iterable[str]) -> None:
     """Print notes on stderr, such as those of a `ReadLog` about the files that were read."""
     for note in notes:
-        say(f"Note: {note}")
+        say_note(note)
+
+
+def say_note(note: str) -> None:
+    """Print one note on stderr."""
+    say(f"Note: {note}")
 
 
 def write_line(text: str) -> None:

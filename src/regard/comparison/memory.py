@@ -397,12 +397,14 @@ def published_marks(task: str, lengths: Sequence[int]) -> dict[str, dict[int, fl
 
 
 FIGURE_FORMATS = ("svg", "png")
+DRAWN_ORDER = (*DEFAULT_MIXERS, "rwkv4")
+"""The mixers in the order of the line colours: each of these has one of its own, the same in every chart."""
 
 
 def result_lines(results: Sequence[MemoryResult]) -> list[str]:
     """A table as text, a row for each mixer and a column for each length: the median over the seeds, with the range."""
     task, lengths, ways = _covered(results)
-    cells = [["way", *(f"{length:,}" for length in lengths), "parameters", "layers", "sees", "steps", "s"]]
+    cells = [["mixer", *(f"{length:,}" for length in lengths), "parameters", "layers", "sees", "steps", "s"]]
     for way in ways:
         own = [result for result in results if result.way == way]
         seen = [result.seen for result in own if result.seen is not None]
@@ -442,9 +444,8 @@ def results_figure(results: Sequence[MemoryResult]) -> "Figure":
     level = {length: _chance_level(MEMORY_TASKS[task.name](length)) for length in lengths}
     known = {way: points for way, points in published_marks(task.name, lengths).items() if way in ways}
     return length_picture(kept, _measure_name(task), scale="linear" if task.measure == "accuracy" else "log",
-                          baseline=level, baseline_name=WITHOUT_MEMORY, title=f"{task.name}: four ways to remember",
-                          x_label=task.unit,
-                          marks=known, marks_name="published")
+                          baseline=level, baseline_name=WITHOUT_MEMORY, title=f"Memory task: {task.name}",
+                          x_label=task.unit, order=DRAWN_ORDER, marks=known, marks_name="published")
 
 
 def save_figures(results: Sequence[MemoryResult], folder: str | os.PathLike[str]) -> list[str]:

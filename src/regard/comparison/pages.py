@@ -23,7 +23,7 @@ STYLE = """
 :root{color-scheme:light dark;--ink:#1f1d1a;--paper:#fbfaf7;--faint:#5f5a52;--line:#e2ded5;--link:#0b625d}
 @media (prefers-color-scheme:dark){:root{--ink:#e9e6df;--paper:#15171b;--faint:#a9a59b;--line:#333740;--link:#76cfc4}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:68rem;background:var(--paper);color:var(--ink);
+body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:80rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 .6rem}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}
 h3{font-size:1rem;margin:1rem 0 .3rem}h1,h2,h3,p,figcaption{overflow-wrap:anywhere}
@@ -44,7 +44,8 @@ dd{margin:0}dt,dd{overflow-wrap:anywhere}a{color:var(--link)}
 @media (max-width:600px){body{padding:1rem .8rem 3rem}h1{font-size:1.35rem}
 table,tbody,caption{display:block}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 tbody tr{display:block;padding:.5rem 0 .8rem;border-bottom:1px solid var(--line)}
-tbody th,tbody td,td.n{display:block;border:0;padding:.1rem 0;text-align:left;white-space:normal}
+tbody th,tbody td,th.n,td.n{display:block;border:0;padding:.1rem 0;text-align:left;white-space:normal}
+th[data-label]::before{content:attr(data-label) " ";color:var(--faint);font-weight:400}
 td[data-label]{display:flex;justify-content:space-between;gap:1rem}
 td[data-label]::before{content:attr(data-label);color:var(--faint);flex:none}
 td.said{display:block;min-width:0}td.said[data-label]::before{display:block;font-size:.875rem}
@@ -93,7 +94,8 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[Html]], *, caption: 
     for first, *others in rows:
         cells = "".join(f"<td{kind(column)}{_data_label(head[column])}>{cell}</td>"
                         for column, cell in enumerate(others, 1))
-        body.append(f'<tr><th scope="row"{kind(0)}>{first}</th>{cells}</tr>')
+        named = _data_label(head[0]) if 0 in numbers else ""  # a number does not say what it is
+        body.append(f'<tr><th scope="row"{kind(0)}{named}>{first}</th>{cells}</tr>')
     above = f"<caption>{html_text(caption)}</caption>" if caption else ""
     label = html_text(caption or head[0] or "table")
     return Html(f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table>{above}'
@@ -162,6 +164,11 @@ def format_spread(given: Mapping[str, Any], digits: int = 1) -> str:
     """A measurement over several seeds as text."""
     mean = f"{given['mean']:,.{digits}f}"
     return mean if given["deviation"] is None else f"{mean} ± {given['deviation']:,.{digits}f}"
+
+
+def format_signed(value: float, digits: int) -> str:
+    """A difference as text, with its sign."""
+    return f"{value:+,.{digits}f}".replace("-", "−")
 
 
 def format_bytes(count: int | None) -> str:
@@ -349,16 +356,18 @@ def _pair_scores(found: ResultTable) -> Html:
              html_text(f"{model['chrf']:.2f}"), html_text(f"{model['loss']:.3f}"),
              html_text(f"{model['parameters']:,}"),
              html_text(f"{model['cut']:,}")] for number, model in enumerate(found["models"])]
-    apart = [[html_text(name), html_text(f"{one['difference']:+.2f}"),
-              html_text(f"{one['low']:+.2f} to {one['high']:+.2f}"),
+    apart = [[html_text(name), html_text(format_signed(one["difference"], 2)),
+              html_text(f"{format_signed(one['low'], 2)} to {format_signed(one['high'], 2)}"),
               html_text(f"{one['p']:.3f}")] for name, one in
              (("BLEU", found["difference"]["bleu"]), ("chrF", found["difference"]["chrf"]))]
     note = (f"Paired bootstrap: the {plural(found['pairs'], 'test pair')} resampled {found['draws']:,} times, the same "
             "pairs for both models. p: the probability of a difference at least as large if both models were equally "
             "good.")
+    units = ("Loss: the cross-entropy of the references in nats per token. Truncated: translations that ended at the "
+             "maximum length.")
     return html_section(
         "Scores", html_table(["model", "BLEU", "chrF", "loss", "parameters", "truncated"], rows,
-                             numbers=range(1, 6)),
+                             numbers=range(1, 6)), html_paragraph(units, "small faint"),
         html_table(["score", "second − first", "95% interval", "p"], apart, numbers=range(1, 4),
                    caption="Difference"), html_paragraph(note, "small faint"))
 
@@ -393,7 +402,8 @@ def _pair_sentences(found: ResultTable, pages: Mapping[int, str]) -> Html:
         if shown:
             parts.append(html_table(["chrF", "source", "reference", first, second],
                                     [_sentence_row(one, pages.get(one["number"])) for one in shown],
-                                    numbers=(0,), said=range(1, 5), caption=f"{name} is better, best first"))
+                                    numbers=(0,), said=range(1, 5),
+                                    caption=f"chrF: the difference, and {first} → {second}"))
     same = f"{found['same']:,} of {found['pairs']:,} translations are identical in both."
     return html_section("Sentence by sentence", html_paragraph(
         f"Sorted by the difference in sentence chrF. {same}"), *parts)
@@ -401,7 +411,7 @@ def _pair_sentences(found: ResultTable, pages: Mapping[int, str]) -> Html:
 
 def _sentence_row(one: Mapping[str, Any], page: str | None = None) -> list[Html]:
     link = "" if page is None else f'<br><a class="small" href="{html_text(page)}">look at both</a>'
-    scores = Html(f"{one['difference']:+.1f}<br><span class=\"small faint\">{one['first_chrf']:.0f} → "
+    scores = Html(f"{format_signed(one['difference'], 1)}<br><span class=\"small faint\">{one['first_chrf']:.0f} → "
                   f"{one['second_chrf']:.0f}</span>{link}")
     return [scores, *(html_text(one[key], 500) for key in ("source", "reference", "first", "second"))]
 

@@ -15,6 +15,7 @@ for the next: a search took twice as long.
 
 import copy
 import functools
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,8 +24,10 @@ from typing import Any, NamedTuple
 
 from regard import checks
 from regard.data.languages import LanguagePair, language_name, normalize_code, parse_pair
+from regard.inspection.trace_format import MeasuredHeads
 from regard.serving.engine import ServingEngine
 from regard.tasks.completer import Completer
+from regard.tasks.heads import stored_heads
 from regard.tasks.load import load
 from regard.tasks.search import Beam
 from regard.tasks.translator import Translator
@@ -55,7 +58,7 @@ def parse_model(text: str) -> ModelArgument:
 
 @dataclass
 class ServedModel:
-    """A model with its engine; a reload replaces the task and the inspector."""
+    """A model with its engine; a reload replaces the task, the inspector and the heads."""
 
     name: str
     argument: ModelArgument
@@ -65,6 +68,8 @@ class ServedModel:
     engine: ServingEngine
     inspector: Translator | Completer
     """The same task with modules of its own and the same weights; used by one thread at a time, under `lock`."""
+    heads: MeasuredHeads | None = None
+    """What the folder says of its heads, for the pages of attention."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -115,7 +120,8 @@ class ModelCatalog:
             name = _unused_name(os.path.basename(os.path.realpath(argument.folder)) or "model",
                                 [one.name for one in models])
             inspector = _inspector(task)  # before the engine changes modules
-            models.append(ServedModel(name, argument, task, pairs, make_engine(task), inspector))
+            heads = _read_heads(argument)
+            models.append(ServedModel(name, argument, task, pairs, make_engine(task), inspector, heads))
         return cls(models, device)
 
     def _index(self) -> None:
@@ -190,10 +196,10 @@ class ModelCatalog:
             except (ValueError, OSError) as error:
                 problems.append(str(error))
                 continue
-            inspector = _inspector(task)
+            inspector, heads = _inspector(task), _read_heads(model.argument)
             model.engine.replace(task)
             with model.lock:
-                model.task, model.pairs, model.inspector = task, pairs, inspector
+                model.task, model.pairs, model.inspector, model.heads = task, pairs, inspector, heads
         self._index()
         return problems
 
@@ -244,6 +250,13 @@ def _inspector(task: Translator | Completer) -> Translator | Completer:
     found.model = copy.deepcopy(task.model, {id(one): one for one in tensors})
     found.model.eval()
     return found
+
+
+def _read_heads(argument: ModelArgument) -> MeasuredHeads | None:
+    """The report on heads in the folder of a model. One that cannot be read is logged; the model is served without it.
+    """
+    logger = logging.getLogger("regard.serving")
+    return stored_heads(argument.folder, lambda note: logger.warning("heads not read", extra={"problem": note}))
 
 
 def _unused_name(name: str, taken: Iterable[str]) -> str:

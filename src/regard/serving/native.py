@@ -10,6 +10,7 @@ placeholders and tags of the source. Without it the answer is what the model its
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -336,7 +337,7 @@ async def _look(server: ServerContext, job: JobContext, given: LookFields) -> st
             trace = trace_translation(direction.inspector(), given.text, beams=given.beams, choice=given.choice,
                                       prefix=given.prefix, translation=given.translation, name=model.name,
                                       influence_limit=INFLUENCE_LIMIT)
-            return page_html([trace], size_limit=TRACE_BYTES)
+            return page_html([replace(trace, heads=model.heads)], size_limit=TRACE_BYTES)
 
     page = await in_thread(job, work)
     path = server.downloads.new_path(".html")

@@ -11,9 +11,12 @@ STATUS_TEXTS = {400: "The request is wrong; the message says what and where.", 4
                 429: "The server is busy, or the rate limit is reached; Retry-After says when to try again.",
                 503: "The server is stopping.", 504: "The request took longer than the server allows."}
 ERROR_SCHEMA = {"type": "object", "required": ["error"], "properties": {"error": {}}}
-PAGE_STYLE = ("body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
-              "color-scheme:light dark}code,pre{font:14px/1.4 monospace}pre{overflow:auto}"
-              "h2{margin-top:2.5rem;border-top:1px solid;padding-top:1rem}")
+PAGE_STYLE = (":root{color-scheme:light dark;--paper:#fbfaf7;--ink:#1f1d1a;--line:#e2ded5;--link:#0b625d}"
+              "@media (prefers-color-scheme:dark){:root{--paper:#15171b;--ink:#e9e6df;--line:#333740;--link:#76cfc4}}"
+              "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+              "background:var(--paper);color:var(--ink)}a{color:var(--link)}"
+              "code{font:14px/1.4 monospace;overflow-wrap:anywhere}"
+              "h2{margin-top:2.5rem;border-top:1px solid var(--line);padding-top:1rem}")
 
 
 def inline_schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -64,7 +67,8 @@ def error_responses(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 def description_page(description: dict[str, Any]) -> str:
     """The description as HTML without scripts: routes, fields and statuses."""
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(description['info']['title'])}"
+    parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
+             f"content='width=device-width, initial-scale=1'><title>{html.escape(description['info']['title'])}"
              f"</title><style>{PAGE_STYLE}</style><h1>{html.escape(description['info']['title'])}</h1>"
              f"<p>{html.escape(description['info'].get('description', ''))}</p>"
              "<p>As OpenAPI: <a href='openapi.json'>openapi.json</a></p>"]

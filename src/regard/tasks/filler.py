@@ -10,16 +10,19 @@ the space before a blank belongs to it.
 """
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple, overload
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
 
 from regard import checks
 from regard.checks import whole_number
-from regard.data.tokenizer.interface import Tokenizer
-from regard.data.tokenizer.subwords import LosslessTokenizer
-from regard.tasks.task import EncoderTask, Ids, as_texts, check_lengths, element_name, map_batches
+from regard.data.tokenizer.interface import Span, Tokenizer, Word, check_text, group_tokens
+from regard.data.tokenizer.subwords import LosslessTokenizer, TracedText, trace_normalization
+from regard.tasks.task import EncoderTask, Ids, as_texts, check_lengths, element_name, ids_without_token, map_batches
+
+if TYPE_CHECKING:
+    from regard.tasks.influence import Influence
 
 BLANK_PATTERN = re.compile("_{3,}")
 BLANK_TEXT = "___"
@@ -82,7 +85,7 @@ class Filler(EncoderTask):
             if mask not in row:
                 raise checks.wrong(element_name("texts", number, rows), f'a text with a blank, such as "The '
                                    f'{BLANK_TEXT} sleeps."', f"{given[number]!r:.80}")
-        excluded = {*self.special.ids(), *range(tokenizer.size, self.vocabularies[0])}
+        excluded = self.unfit_ids()
         more = whole_number("top_k", top_k, 1) + len(excluded)  # enough, even if all excluded ids are among them
         found = map_batches(rows, [*map(len, rows)], lambda some: self._guesses(some, more), batch_tokens)
         self._notify_sequences(rows, given)
@@ -117,6 +120,32 @@ class Filler(EncoderTask):
         """The ids of a text with special ids, and the mask in place of each blank."""
         return self.add_special_ids([encode_with_blanks(self.text_tokenizer(), text, self.mask_id())])[0]
 
+    def influence(self, text: str, *, words: Iterable[int | Sequence[int]] | None = None) -> "Influence":
+        """How much each word of a text matters for what fills its blanks.
+
+        The model reads the text without each word; the difference of the log-probabilities of the most probable token
+        of a blank is the influence of the word on it, in nats. The other blanks are words too.
+
+        Args:
+            text: a text with a blank, "The ___ sleeps."
+            words: the numbers of the words that are left out, from 0, each alone; numbers in a tuple are left out
+                together. By default all are left out; of more than 64, groups of neighbours.
+        """
+        from regard.tasks.influence import filling_influence
+
+        return filling_influence(self, check_text(text), words)
+
+    def blank_words(self, text: str, ids: Sequence[int]) -> list[Word]:
+        """The words of a text with blanks, which are words too, each with its ids among those of `encode_blanks`."""
+        first, last = map(len, self.special_ids())
+        spans = spans_with_blanks(self.text_tokenizer(), text, ids[first:len(ids) - last], self.mask_id())
+        return [word._replace(first_token=word.first_token + first, last_token=word.last_token + first)
+                for word in group_tokens(text, spans)]
+
+    def unfit_ids(self) -> set[int]:
+        """The ids that fill no blank: special ids, and those that stand for no token."""
+        return {*self.special.ids(), *ids_without_token(self.text_tokenizer(), self.vocabularies[0])}
+
     def mask_id(self) -> int:
         """The id of the mask token."""
         if self.special.mask is None:
@@ -135,6 +164,27 @@ def encode_with_blanks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:
         parts = [*(part.removesuffix(tokenizer.prefix) for part in parts[:-1]), parts[-1]]
     encoded = iter(tokenizer.tokenize([part for part in parts if part]))
     return _join_with_mask([next(encoded) if part else [] for part in parts], mask)
+
+
+def spans_with_blanks(tokenizer: Tokenizer, text: str, ids: Sequence[int], mask: int) -> list[Span]:
+    """For each id of `encode_with_blanks`, the characters of the text that it covers."""
+    lossless = tokenizer if isinstance(tokenizer, LosslessTokenizer) else None
+    traced = trace_normalization("exact" if lossless is None else lossless.normalization, text)
+    blanks = [found.span() for found in BLANK_PATTERN.finditer(traced.text)]
+    masked = iter([Span(traced.spans[start].start, traced.spans[end - 1].end) for start, end in blanks])
+    parts = [range(first, end) for first, end in zip((0, *(end for _, end in blanks)),
+                                                     (*(start for start, _ in blanks), len(traced.text)), strict=True)]
+    if lossless is None:
+        found = [Span(span.start + part.start, span.end + part.start) for part in parts
+                 for span in tokenizer.spans(text[part.start:part.stop].rstrip(" "))]
+    else:
+        space = len(lossless.prefix)  # that before a blank belongs to it
+        kept = [at for part in parts for at in (part[:len(part) - space] if part.stop < len(traced.text) and
+                                                traced.text.endswith(lossless.prefix, part.start, part.stop) else part)]
+        rest = TracedText("".join(traced.text[at] for at in kept), [traced.spans[at] for at in kept])
+        found = lossless.locate([id_ for id_ in ids if id_ != mask], rest, space if parts[0] else 0)
+    others = iter(found)
+    return [next(masked) if id_ == mask else next(others) for id_ in ids]
 
 
 def _join_with_mask(parts: Sequence[Sequence[int]], mask: int) -> list[int]:

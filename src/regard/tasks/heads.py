@@ -4,7 +4,8 @@
     report = completer.heads(texts)        fillers take texts too
     report = classifier.heads(examples)    (text, label); a labeller takes (tokens, labels)
     report.heads[0]                        HeadScores(decoder.1.cross, head 1, cost 0.2, gold 0.59)
-    report.save("model")                   heads.json in the model folder; read_heads("model") reads it
+    report.save("model")                   heads.json in the model folder; read_heads("model") reads it, and
+                                           stored_heads("model", print) for the traces of that model
 
 The cost of a head is the rise of the loss in nats when its output is set to zero before the output projection, with
 everything else unchanged. It is exact for these sentences; its standard error says how much it depends on which
@@ -205,6 +206,21 @@ def read_heads(folder: str | os.PathLike[str]) -> HeadReport | None:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: This is no report on heads: {error}. Measure the heads again.") from None
     return found if found.weights_sha256 == manifest.files[WEIGHTS_FILE].sha256 else None
+
+
+def stored_heads(folder: str | os.PathLike[str], note: Callable[[str], None]) -> MeasuredHeads | None:
+    """The report that is stored with a model, in the form of a trace; None where `read_heads` finds none.
+
+    Args:
+        folder: the model folder.
+        note: called with a sentence if the report cannot be read. The page is shown without it.
+    """
+    try:
+        found = read_heads(folder)
+    except (OSError, ValueError) as error:  # damaged, or a folder that regard did not save
+        note(f"The page does not show what the heads do: {error}")
+        return None
+    return None if found is None else found.traced()
 
 
 class _HeadBatch(NamedTuple):

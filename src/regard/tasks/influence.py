@@ -7,6 +7,7 @@
     completer.influence("The two cats slept.")      words of a text on its later words
     classifier.influence(text), (image)             words, or patches that become grey, on the label
     labeller.influence("The two cats slept.")       tokens on the labels of the other tokens
+    filler.influence("The ___ slept.")              words on what fills each blank
 
 The output stays as it is: the model reads it once with the whole input and once without each word, n + 1 forced passes
 in one batch. Attention says where a model looks; this says what would change. The words are those of alignments. The
@@ -37,6 +38,7 @@ from regard.inspection.watch import patch_side
 from regard.models.vision import PatchEmbedding
 from regard.tasks.classifier import IMAGE_BATCH_SIZE, Classifier
 from regard.tasks.completer import Completer, Completion
+from regard.tasks.filler import Filler
 from regard.tasks.labeller import Labeller
 from regard.tasks.search import generated_words
 from regard.tasks.task import MAX_BATCH_TOKENS, Ids, Task, TextTask, check_lengths, map_batches, max_positions
@@ -283,23 +285,15 @@ def labelled_tokens(labeller: Labeller, tokens: Sequence[str],
     """The influence of tokens on the labels of the others: rows and columns are numbered as the ids of the tokens."""
     ids, first = labeller.token_ids(tokens)
     check_lengths("text", [ids], labeller.max_positions())
-    groups = _token_groups(token_words(labeller, tokens), chosen)
-    rows = _kept_places(len(ids), groups)
+    return _leave_out_beside(labeller, ids, first, _token_groups(token_words(labeller, tokens), chosen))
 
-    def work(some: list[list[int]]) -> list[Tensor]:
-        logs = _log_probabilities(labeller.model(labeller.tokens([[ids[at] for at in row] for row in some])))
-        return [one[:len(row)].double().cpu() for one, row in zip(logs, some, strict=True)]
 
-    whole, *without = _of_readable(labeller, rows, work)
-    assert whole is not None
-    labels = whole.argmax(dim=-1)
-    values = torch.full((len(ids), len(groups)), torch.nan, dtype=torch.float64)
-    for column, (row, logs) in enumerate(zip(rows[1:], without, strict=True)):
-        kept = [(at, place) for place, at in enumerate(row) if at in {*first}]
-        if logs is not None and kept:
-            at, place = (torch.tensor(numbers) for numbers in zip(*kept, strict=True))
-            values[at, column] = whole[at, labels[at]] - logs[place, labels[at]]
-    return TokenInfluence(values, groups)
+@torch.inference_mode()
+def blank_tokens(filler: Filler, ids: Sequence[int], words: Sequence[Word],
+                 chosen: WordChoice = None) -> TokenInfluence:
+    """The influence of the words of a text on the most probable token of each blank; other rows are not defined."""
+    blanks = [at for at, id_ in enumerate(ids) if id_ == filler.mask_id()]
+    return _leave_out_beside(filler, ids, blanks, _token_groups(words, chosen), [*filler.unfit_ids()])
 
 
 @torch.inference_mode()
@@ -404,6 +398,20 @@ def labelling_influence(labeller: Labeller, text: str, tokens: Sequence[str], sp
                      made.values, made.groups, made.target_spans, made.word_spans)
 
 
+def filling_influence(filler: Filler, text: str, chosen: WordChoice) -> Influence:
+    """`Filler.influence`."""
+    found = filler.fill(text, top_k=1)
+    ids = filler.encode_blanks(text)
+    words = filler.blank_words(text, ids)
+    result = blank_tokens(filler, ids, words, chosen)
+    side = TraceSide(tuple(filler.text_tokenizer().pieces(ids)), text, tuple(words))
+    blanks = [at for at, id_ in enumerate(ids) if id_ == filler.mask_id()]
+    spans = tuple(next((Span(word.start, word.end) for word in words if word.first_token == at), None) for at in blanks)
+    made = Influence.of(TraceSide(("",) * len(blanks)), side, result.tokens, result.values[blanks])
+    return Influence(tuple(best.text for best, *_ in found.blanks), made.words, result.values[blanks], made.groups,
+                     spans, made.word_spans)
+
+
 def row_words(task: TextTask, text: str, ids: Sequence[int]) -> list[Word]:
     """The words of a text that a model reads as these ids, after a special id where it has one, maybe truncated."""
     before, last = (0 if task.special.cls is None else 1), len(ids) - 1
@@ -436,6 +444,34 @@ def _leave_out(task: Task, row: Sequence[int], tokens: Groups,
     whole, *without = _of_readable(task, rows, work, count)
     assert whole is not None
     return TokenInfluence.of(whole, without, tokens)
+
+
+def _leave_out_beside(task: Task, ids: Sequence[int], places: Sequence[int], tokens: Groups,
+                      never: Sequence[int] = ()) -> TokenInfluence:
+    """The influence of groups of ids of a row on the most probable result at some of its places.
+
+    Args:
+        places: the places with results, in order. Where a group has a place, its value is not defined.
+        never: results that are not chosen.
+    """
+    rows, inside = _kept_places(len(ids), tokens), {*places}
+
+    def work(some: list[list[int]]) -> list[Tensor]:
+        logs = _log_probabilities(task.model(task.tokens([[ids[at] for at in row] for row in some])))
+        kept = [torch.tensor([place for place, at in enumerate(row) if at in inside], dtype=torch.long) for row in some]
+        return [one[own.to(one.device)].double().cpu() for one, own in zip(logs, kept, strict=True)]
+
+    whole, *without = _of_readable(task, rows, work)
+    assert whole is not None
+    best = whole.index_fill(1, torch.tensor([*never], dtype=torch.long), -torch.inf).argmax(dim=-1, keepdim=True)
+    whole, values = whole.gather(1, best), torch.full((len(ids), len(tokens)), torch.nan, dtype=torch.float64)
+    for column, (row, logs) in enumerate(zip(rows[1:], without, strict=True)):
+        left = {*row}
+        numbers = [number for number, at in enumerate(places) if at in left]
+        if logs is not None and numbers:
+            at = torch.tensor([places[number] for number in numbers])
+            values[at, column] = (whole[numbers] - logs.gather(1, best[numbers]))[:, 0]
+    return TokenInfluence(values, tokens)
 
 
 def _kept_places(count: int, tokens: Groups) -> list[list[int]]:

@@ -61,6 +61,7 @@ from regard.tasks.influence import (
     TRACE_DECIMALS,
     Groups,
     TokenInfluence,
+    blank_tokens,
     completion_tokens,
     even_groups,
     label_tokens,
@@ -204,7 +205,7 @@ def trace_input(task: Filler | Classifier | Labeller | Embedder, text: str, *, n
     trace = _make_trace(task, replay_sequence(task, ids, text), name)
     words = trace.sides[TEXT].words
     if isinstance(task, Filler):
-        return _with_blank_predictions(trace, task, ids)
+        return _with_blanks(trace, task, text, ids, influence_limit)
     if not isinstance(task, Classifier) or not influence_limit:
         return trace
     with torch.inference_mode():
@@ -293,18 +294,22 @@ def _with_predictions(trace: Trace, completer: Completer, ids: Sequence[int]) ->
         tuple(rows)))
 
 
-def _with_blank_predictions(trace: Trace, filler: Filler, ids: Sequence[int]) -> Trace:
-    """The trace with the most probable tokens of each blank, if there are blanks."""
+def _with_blanks(trace: Trace, filler: Filler, text: str, ids: Sequence[int], influence_limit: int) -> Trace:
+    """The trace with the words of a text with blanks, the most probable tokens of each blank, and the influence on it.
+    """
     if filler.special.mask is None or filler.special.mask not in ids:
         return trace
-    tokenizer, special = filler.text_tokenizer(), {*filler.special.ids()}
-    special |= {*ids_without_token(tokenizer, filler.vocabularies[-1])}
-    blanks = iter(filler._guesses([ids], CANDIDATES + len(special))[0])
+    tokenizer, unfit, words = filler.text_tokenizer(), filler.unfit_ids(), filler.blank_words(text, ids)
+    blanks = iter(filler._guesses([ids], CANDIDATES + len(unfit))[0])
     rows = [[guess for guess in (next(blanks) if id_ == filler.special.mask else ())
-             if guess.id not in special and guess.probability > 0][:CANDIDATES] for id_ in ids]
+             if guess.id not in unfit and guess.probability > 0][:CANDIDATES] for id_ in ids]
     names = tuple(tuple(tokenizer.pieces([guess.id for guess in row])) for row in rows)
     logs = _rounded([[math.log(guess.probability) for guess in row] for row in rows])
-    return replace(trace, predictions=TracedPredictions(TEXT, (None,) * len(ids), names, logs))
+    side = replace(trace.sides[TEXT], words=tuple(words))
+    trace = replace(trace, sides={**trace.sides, TEXT: side},
+                    predictions=TracedPredictions(TEXT, (None,) * len(ids), names, logs))
+    return _with_influence(trace, len(words), influence_limit, TEXT, TEXT,
+                           lambda chosen: blank_tokens(filler, ids, words, chosen))
 
 
 def _with_label_predictions(trace: Trace, labeller: Labeller, tokens: Sequence[str]) -> Trace:

@@ -52,7 +52,7 @@ def cards(page):
     browser_visits.until(page, "() => document.querySelectorAll('.card .cost').length === 24")
     return page.evaluate("""() => [...document.querySelectorAll("button.card")].map((card) => ({
         title: card.querySelector(".title").textContent,
-        cost: Number(card.querySelector(".cost").textContent.replace("cost ", "").replace("−", "-")),
+        cost: parseFloat(card.querySelector(".cost").textContent.replace("cost ", "").replace("−", "-")),
         named: card.dataset.named ?? "",
         role: card.querySelector(".cost").previousElementSibling.textContent,
         shown: card.checkVisibility(),
@@ -84,7 +84,7 @@ def test_each_head_has_its_role_and_its_cost(visit, trace):
     told = page.locator(".tally").inner_text()
     assert "200 sentences of <b>test</b>.tsv" in told
     assert "1.265 nats" in told
-    assert "itself: 8" in told
+    assert "itself (8)" in told
 
 
 def test_heads_are_sorted_and_filtered(visit, trace):
@@ -172,7 +172,8 @@ def test_a_score_that_is_no_product_says_so(chromium, attention):
     with (PageServer([trace_examples.hostile()]) as server,
           browser_visits.visiting(chromium, server.address) as visit):
         page = visit.open("heads", attention=attention, head=0, large="yes")
-        page.wait_for_selector("dialog[open] .facts strong")
+        page.wait_for_selector("dialog[open] .facts p")
+        assert "NaN" not in page.locator("dialog .facts").inner_text()
         click_cell(page, 1, 1)
         browser_visits.until(page, "() => document.querySelector('dialog .score h3')")
         browser_visits.until(page, "() => document.querySelector('dialog .score .quiet')")

@@ -12,12 +12,15 @@ import browser_visits
 import printed_texts
 import pytest
 import reading_examples
+import texting
 import trace_examples
 from reading_examples import LOGS, LOOKED, MATTERED, SOURCE, TARGET
 
+from regard.data.tokenizer.interface import Word
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
 from regard.inspection.trace_format import TracedAttention, TracedInfluence, TracedPredictions, TraceSide
+from regard.tasks import traces
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 SCREENS = {"desk": (1440, 900), "phone": (390, 844)}
@@ -367,7 +370,7 @@ def test_a_text_that_a_language_model_reads(chromium):
             "(all) => all.map((one) => Number(one.style.getPropertyValue('--surprise')))")
         assert shades == pytest.approx([0.5 / 8, 4 / 8, 0.1 / 8], abs=1e-3)
         verdict = page.locator(".verdict").inner_text()
-        assert "dog (2 %; cat 82 %)" in verdict
+        assert "dog (2 %; expected cat 82 %)" in verdict
         assert "74 %" in verdict  # the full stop comes next
         assert f"{(0.5 + 4.0 + 0.1) / 3:.2f} nats" in page.locator("#view").inner_text()
         page.locator(".shaded .w").nth(2).hover()
@@ -395,7 +398,38 @@ def test_a_text_with_a_blank_names_what_fills_it(chromium, filed):
         page.wait_for_selector(".shaded .w")
         assert "<mask>: cat 61 %, dog 14 %" in page.locator(".verdict").inner_text()
         assert page.locator(".shaded").inner_text() == "The black <mask> sleeps."
-        assert "What mattered" not in page.locator(".reading").inner_text()
+        assert "regard look MODEL TEXT" in page.locator(".reading").inner_text()
+
+
+def test_equal_words_are_told_apart_and_marks_are_not_named(chromium, filed):
+    text = "the dog, the cat"
+    words = tuple(Word(text.index(word, at), text.index(word, at) + len(word), place, place)
+                  for place, (word, at) in enumerate((("the", 0), ("dog", 0), (",", 0), ("the", 5), ("cat", 0))))
+    side = TraceSide(("▁the", "▁dog", ",", "▁the", "▁cat"), text, words)
+    influence = TracedInfluence("label", "text", tuple((place,) for place in range(5)), ((0.0, 0.0, 9.0, 3.0, 1.0),))
+    trace = Trace({"text": side, "label": TraceSide(("warm",))},
+                  (TracedAttention("encoder.0.self", "text", "text", trace_examples.looks(1, 5, 5), 0, "self"),),
+                  influence=influence)
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .w")
+        told = page.locator(".verdict").inner_text()
+        assert "What mattered most: the (2nd), cat. Without effect: the (1st), dog." in told
+
+
+def test_what_mattered_for_a_blank_is_shown_at_once(chromium, filed):
+    trace = traces.trace_input(texting.filler(), "the big ___ sleeps.", influence_limit=64)
+    blank = next(row for row in trace.influence.values if any(value is not None for value in row))
+    strongest = max(range(len(blank)), key=lambda number: blank[number] or 0.0)
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("read")
+        page.wait_for_selector(".shaded .w")
+        assert page.locator(".shaded .w").all_inner_texts() == ["the", "big", "___", "sleeps", "."]
+        assert page.locator(".shaded .w.on").inner_text() == "___"
+        word = page.locator(".shaded .w").nth(strongest).inner_text()
+        assert f"owes most to {word} {blank[strongest]:.2f} nats" in page.locator(".detail").inner_text()
+        page.locator(".shaded .w").first.hover()
+        assert "fills blanks" in page.locator(".detail").inner_text()
 
 
 def test_a_classified_text_has_its_labels_and_what_each_word_adds(chromium):

@@ -7,6 +7,7 @@ import pytest
 import torch
 import trace_examples
 
+from regard.attention.mask import Causal
 from regard.inspection.page.server import PageServer
 from regard.inspection.records import WeightMatrix
 from regard.inspection.trace import Trace, select_map
@@ -104,7 +105,7 @@ def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):
     """A map that is higher than the window: at its top, what is said of it stands at the lower edge of the window."""
     count = 30
     tall = Trace({"a": TraceSide(tuple(f"w{number}" for number in range(count)))},
-                 (TracedAttention("one", "a", "a", trace_examples.looks(1, count, count)),))
+                 (TracedAttention("one", "a", "a", trace_examples.looks(1, count, count, mask=Causal())),))
     with browser_visits.visiting(chromium, filed(tall), size=(1200, 700)) as visit:
         page = visit.open("read", matrix="yes")
         browser_visits.until(page, "() => document.querySelector('.legend canvas')")
@@ -120,9 +121,19 @@ def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):
             assert shown
 
 
+@pytest.mark.parametrize("options", [{}, {"mask": Causal()}])
+def test_the_legend_names_only_what_occurs(chromium, filed, options):
+    made = Trace({"a": TraceSide(("x", "y", "z"))},
+                 (TracedAttention("one", "a", "a", trace_examples.looks(1, 3, 3, **options)),))
+    with browser_visits.visiting(chromium, filed(made)) as visit:
+        page = visit.open("read", matrix="yes")
+        browser_visits.until(page, "() => document.querySelector('.legend canvas')")
+        assert page.locator(".swatches li").all_inner_texts() == (["masked"] if options else [])
+
+
 @pytest.mark.parametrize("signed", [False, True])
 def test_signed_maps_are_said_to_be_no_probabilities(chromium, filed, signed):
-    weights = torch.tensor([[[0.5, -0.25 if signed else 0.25], [0.1, 0.2]]])
+    weights = torch.tensor([[[0.75, -0.25 if signed else 0.25], [0.4, 0.6]]])
     made = Trace({"a": TraceSide(("x", "y"))}, (TracedAttention("one", "a", "a", WeightMatrix(weights)),))
     with browser_visits.visiting(chromium, filed(made)) as visit:
         page = visit.open("read", matrix="yes")
@@ -132,6 +143,11 @@ def test_signed_maps_are_said_to_be_no_probabilities(chromium, filed, signed):
         browser_visits.until(page, "() => /strongest/.test(document.querySelector('.card')?.textContent ?? '')")
         told = page.locator(".card").first.inner_text()
         assert ("looks at" in told) is not signed
+        page = visit.open("read")
+        page.locator(".shaded .w").first.hover()
+        browser_visits.until(page, "() => document.querySelector('.detail').textContent !== ''")
+        shares = "x 0.75" if signed else "x 75 %, y 25 %"
+        assert page.locator(".detail").inner_text() == f"x looked at {shares}."
         assert "NaN" not in told
 
 
@@ -250,6 +266,7 @@ def test_what_if_asks_the_model(chromium, trace):
         assert [(one.text, one.prefix, one.beams, one.choice, one.trace) for one in questions] == [
             ("The black dog sleeps.", "Le chien", 3, 0, 0)]
         assert page.locator(".result .chart-frame").count() >= 2
+        assert page.locator(".changes .after").all_inner_texts() == ["Le chat noir dort.", "The black cat sleeps."]
         page.get_by_role("button", name="Read the new one").click()
         page.wait_for_selector("#view.read")
         assert page.locator("h1").inner_text() == "The black dog sleeps."

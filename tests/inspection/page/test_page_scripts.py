@@ -636,7 +636,8 @@ def test_the_decoder_attends_to_itself_too(tmp_path):
     ("decoder.1.cross", True, "source, layer 2"), ("encoder.0.self", True, "reads, layer 1"),
     ("decoder.cross", True, "source"),
     ("decoder.0.self", True, "own words, layer 1"), ("decoder.3.self", False, "text, layer 4"),
-    ("decoder.0.self, bonus", False, "text, layer 1, bonus"), ("h.0.attn", False, "h.0.attn")])
+    ("decoder.0.self, bonus", False, "text, layer 1, bonus of a token for itself"),
+    ("h.0.attn", False, "h.0.attn")])
 def test_attentions_have_names_in_words(tmp_path, name, crossing, said):
     trace = {"attentions": [{"name": "decoder.0.cross" if crossing else "x"}], "sides": {"a": {"tokens": []}}}
     lines = "return planes.attentionTitle(given.trace, { name: given.name, keys: 'a' });"

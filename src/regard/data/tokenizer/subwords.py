@@ -241,11 +241,11 @@ class LosslessTokenizer(Tokenizer):
         together all have the span of the group.
         """
         traced = trace_normalization(self.normalization, text)
-        return self._locate(self._tokenize([traced.text])[0], traced, len(self.prefix))
+        return self.locate(self._tokenize([traced.text])[0], traced, len(self.prefix))
 
     def decoded_spans(self, ids: Sequence[int]) -> list[Span]:
         text, prefix = self._read(ids)
-        return self._locate(ids, trace_unchanged(text), prefix)
+        return self.locate(ids, trace_unchanged(text), prefix)
 
     def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of normalised texts."""
@@ -261,7 +261,7 @@ class LosslessTokenizer(Tokenizer):
         text = data[skipped:].decode("utf-8", "surrogateescape")
         return text.translate(_SURROGATES), skipped
 
-    def _locate(self, ids: Sequence[int], traced: TracedText, skipped: int) -> list[Span]:
+    def locate(self, ids: Sequence[int], traced: TracedText, skipped: int) -> list[Span]:
         """The span of each id, given that the bytes of the ids are `skipped` others and then the traced text."""
         data = b"".join([self.surfaces[id_] for id_ in ids])[skipped:]
         raw = data.decode("utf-8", "surrogateescape")

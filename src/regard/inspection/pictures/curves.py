@@ -2,7 +2,7 @@
 
     flow_picture({"vanilla": gradient_flow(cell, x), "LSTM": gradient_flow(other, x)})
     training_picture(["models/rnn", "models/transformer"])
-    length_picture({"lstm": {64: [0.3], 256: [0.08]}, "attention": {64: [1e-4], 256: [2e-4]}}, "loss", level={...})
+    length_picture({"lstm": {64: [0.3], 256: [0.08]}, "attention": {64: [1e-4], 256: [2e-4]}}, "loss", baseline={...})
 
 A training run is read from the `metrics.jsonl` of its folder. Lines differ in colour and in dashes, so that they can be
 distinguished without colours; of several values the line is the median and the band goes from the smallest to the
@@ -261,7 +261,7 @@ def _norms(name: str, values: Any) -> Floats:
 @checks.renamed_arguments(level="baseline", level_name="baseline_name", across="x_label")
 def length_picture(values: Mapping[str, Mapping[int, Sequence[float]]], label: str, *, scale: str = "linear",
                    baseline: Mapping[int, float] | None = None, baseline_name: str = "chance", title: str = "",
-                   x_label: str = "length", notes: Sequence[str] = (),
+                   x_label: str = "length", notes: Sequence[str] = (), order: Sequence[str] = (),
                    marks: Mapping[str, Mapping[int, float]] | None = None, marks_name: str = "elsewhere") -> "Figure":
     """Values by sequence length, a line for each name.
 
@@ -273,6 +273,8 @@ def length_picture(values: Mapping[str, Mapping[int, Sequence[float]]], label: s
         baseline: the value of chance at each length.
         title, notes: shown above.
         x_label: the label of the x axis.
+        order: names in the order of the line styles, so that a name looks the same in several pictures; names that are
+            not listed come after these.
         marks: published values, by names of `values` and by lengths: crosses in the colour of the line.
     """
     checks.pick("scale", scale, {"linear": None, "log": None})
@@ -289,14 +291,15 @@ def length_picture(values: Mapping[str, Mapping[int, Sequence[float]]], label: s
         axes = canvas.add_panel(figure, 0, 0, WIDTH, HEIGHT)
         axes.set_xscale("log", base=2)
         axes.set_yscale(scale)
-        for number, (name, points) in enumerate(given.items()):
+        numbers = {name: number for number, name in enumerate(dict.fromkeys([*order, *given]))}
+        for name, points in given.items():
             shown = {length: own for length, own in points.items() if _drawable(own, scale)}
             for length in points.keys() - shown.keys():
                 dropped = f"{labels.text_label(name, 40)} at {length}: {points[length].tolist()}"
                 all_notes.append(f"{dropped}, which cannot be drawn")
             middle, low, high = ([float(f(own)) for own in shown.values()] for f in (np.median, np.min, np.max))
             line = axes.plot(list(shown), middle, label=labels.text_label(name, 40), marker="o", markersize=3.5,
-                             clip_on=False, **_line_style(number))[0]
+                             clip_on=False, **_line_style(numbers[name]))[0]
             if name in crosses:
                 axes.plot(list(crosses[name]), list(crosses[name].values()), color=line.get_color(), **CROSS_STYLE)
             if any(own.size > 1 for own in shown.values()):

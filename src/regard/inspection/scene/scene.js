@@ -50,9 +50,31 @@ function arrow(from, to, weight) {
   }
 }
 
+/** The names of agents beside their dots, each where it covers the least of what is there. */
+function nameAgents(dots, unit) {
+  const font = Math.max(11, 10 * unit), apart = 7 * Math.max(1, unit / 1.5);
+  const taken = dots.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
+  const covered = (box) => taken.reduce((sum, other) => sum +
+    Math.max(0, Math.min(box[2], other[2]) - Math.max(box[0], other[0])) *
+    Math.max(0, Math.min(box[3], other[3]) - Math.max(box[1], other[1])), 0);
+  for (const [x, y, name] of dots) {
+    const wide = 0.62 * font * name.length;
+    const [best] = [[1, -6], [-1, -6], [1, font + 2], [-1, font + 2]].map(([side, down]) => {
+      const left = side > 0 ? x + apart : x - apart - wide;
+      const box = [left, y + down - 0.8 * font, left + wide, y + down];
+      return { side, down, box, cost: covered(box) };
+    }).sort((one, other) => one.cost - other.cost);
+    taken.push(best.box);
+    const anchor = best.side > 0 ? "start" : "end", left = x + best.side * apart;
+    draw("text", { x: left.toFixed(1), y: (y + best.down).toFixed(1), "font-size": font.toFixed(1),
+      "text-anchor": anchor }).textContent = name;
+  }
+}
+
 function show() {
   picture.replaceChildren();
   table.replaceChildren();
+  const dots = [], unit = size[0] / (picture.clientWidth || size[0]);
   const step = Number(slider.value), count = Number(chosenFutures.value), only = chosenAgent.value;
   const observed = Math.min(step, steps - 1);
   showLooks(observed, only);
@@ -72,12 +94,12 @@ function show() {
     const here = at(agent, step);
     if (!here) return;
     const [x, y] = place(here);
-    const dot = draw("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: 5, fill: colour });
+    const dot = draw("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: Math.max(5, 4 * unit).toFixed(1), fill: colour });
     draw("title", {}, dot).textContent = name;
     dot.addEventListener("click", () => { chosenAgent.value = only === String(agent) ? "" : String(agent); show(); });
-    const label = draw("text", { x: (x + 7).toFixed(1), y: (y - 6).toFixed(1), "font-size": 11 });
-    label.textContent = name;
+    dots.push([x, y, name]);
   });
+  nameAgents(dots, unit);
   const frame = scene.frame + (step - steps + 1) * scene.step;
   document.getElementById("now").textContent = `frame ${+frame.toFixed(6)}, ${step < steps ? "observed" : "predicted"}`;
 }
@@ -107,4 +129,5 @@ chosenFutures.max = String(scene.futures[0].length);
 chosenFutures.value = chosenFutures.max;
 scene.agents.forEach((name, agent) => chosenAgent.append(new Option(name, String(agent))));
 for (const control of [slider, chosenFutures, chosenAgent]) control.addEventListener("input", show);
+addEventListener("resize", show);
 show();

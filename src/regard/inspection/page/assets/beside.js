@@ -3,7 +3,7 @@
 
 import { selectedAttention } from "./alignment.js";
 import { closing, mutedText, thumbnail } from "./controls.js";
-import { isolatedText, make } from "./dom.js";
+import { isolatedText, isTouched, make } from "./dom.js";
 import { formatFixed, formatPercent, plural } from "./numbers.js";
 import { attentionTitle, headPlane } from "./planes.js";
 import { partingOf, pathTo, rankingOf, tokensOf } from "./search.js";
@@ -81,7 +81,7 @@ export function headStrip(app, number, through) {
   const summary = make(
     "summary",
     {},
-    `${plural(count, "head")} (${matchMedia("(hover: none)").matches ? "tap one" : "point at one"})`
+    `${plural(count, "head")} (${isTouched() ? "tap one" : "point at one"})`
   );
   // On a phone, style.css makes a sheet at the lower edge of it, under the words that it changes.
   const strip = make(
@@ -201,9 +201,8 @@ function partingWords(search, end) {
   const { own, best, probability, against } = parting;
   return [
     "parts at ",
-    isolatedText(own),
-    ` ${formatPercent(probability)} (best: `,
-    isolatedText(best),
-    ` ${formatPercent(against)})`
+    make("span", { class: "nobr" }, isolatedText(own), ` ${formatPercent(probability)}`),
+    " (best: ",
+    make("span", { class: "nobr" }, isolatedText(best), ` ${formatPercent(against)})`)
   ];
 }

@@ -2,7 +2,7 @@
 // zooms by pointer and keys, and fetches the tiles it shows. It does not know attentions, only planes.
 
 import { drawCells, drawEdges, drawOutlines, MIN_LABELLED_CELL, columnLabelSpace, widestName } from "./chart_drawing.js";
-import { fill, isolatedText, make, sizeCanvas } from "./dom.js";
+import { fill, isolatedText, isTouched, make, sizeCanvas } from "./dom.js";
 import { clamp, extent, formatCount, formatWeight } from "./numbers.js";
 import { describeCell } from "./planes.js";
 import { css, hatching, legend, specialColours, Scale, themeValue } from "./scale.js";
@@ -67,6 +67,7 @@ export class Chart {
     this.pinned = { row: null, column: null };
     this.caption = "";
     this.unknown = false;
+    this.odd = false; // whether a number that is not finite was met
     this.due = 0;
     this.requests = 0;
     attachInput(this);
@@ -275,6 +276,7 @@ export class Chart {
     for (const spot of spots) {
       const tile = this.tiles.get(spot);
       any ||= Boolean(tile);
+      if (tile?.odd && !this.odd) [this.odd, this.scale] = [true, null];
       if (!tile || Number.isNaN(tile.low)) continue;
       range.low = Math.min(range.low, tile.low);
       range.high = Math.max(range.high, tile.high);
@@ -297,7 +299,7 @@ export class Chart {
     if (!this.scale || !this.scale.same(scale) || this.caption !== what) {
       this.scale = scale;
       this.caption = what;
-      fill(this.keyline, legend(scale, what, this.plane.masked(0, 0) !== null));
+      fill(this.keyline, legend(scale, what, hidesCells(this.plane), this.odd));
     }
     if (before !== `${range.low} ${range.high}`) for (const one of this.group) if (one !== this) one.redraw();
   }
@@ -369,15 +371,26 @@ export class Chart {
   /** Nothing is pointed at: say what could be. */
   showHint() {
     this.requests++;
-    const zoom = Math.min(this.fit.x, this.fit.y) < MIN_LABELLED_CELL ? " + and − zoom, or Ctrl and the wheel." : "";
-    const hint = `Point at a cell, or move with the arrow keys, to read its weight.${zoom}`;
-    fill(this.readout, make("span", { class: "quiet" }, hint));
+    const touched = isTouched();
+    const hint = `${touched ? "Tap a cell" : "Point at a cell, or move with the arrow keys,"} to read its weight.`;
+    const zoom = touched ? " Two fingers zoom." : " + and − zoom, or Ctrl and the wheel.";
+    const small = Math.min(this.fit.x, this.fit.y) < MIN_LABELLED_CELL;
+    fill(this.readout, make("span", { class: "quiet" }, hint, small ? zoom : ""));
   }
 
   /** @param {Error} error */
   showError(error) {
     fill(this.readout, make("span", { class: "wrong" }, error.message));
   }
+}
+
+/**
+ * Whether some cell is masked: masks hide a corner, if they hide anything. Null where that is not known.
+ * @param {Plane} plane
+ */
+function hidesCells({ rows, columns, masked }) {
+  const corners = [masked(0, columns - 1), masked(rows - 1, 0)];
+  return corners.includes(null) ? null : corners.includes(true);
 }
 
 /** @param {Plane} plane */
@@ -398,7 +411,7 @@ function chartHelp(plane, options) {
 }
 
 /** @param {import("./chart.js").Chart} chart */
-export function attachInput(chart) {
+function attachInput(chart) {
   const { frame } = chart;
   const roaming = chart.options.manner === "roaming";
   /** @type {{x: number, y: number, from: {x: number, y: number, zx: number, zy: number}, moved: boolean} | null} */

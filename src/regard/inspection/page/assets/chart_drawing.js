@@ -100,7 +100,7 @@ function* tickPositions(axis) {
  * @param {Axis} axis
  * @param {number} x
  */
-export function rowAxis(pen, axis, x) {
+function rowAxis(pen, axis, x) {
   pen.textAlign = "right";
   pen.textBaseline = "middle";
   if (!labelStep(axis.zoom)) {
@@ -126,7 +126,7 @@ export function rowAxis(pen, axis, x) {
  * @param {number} y
  * @param {number} broad the widest of them
  */
-export function columnAxis(pen, axis, y, broad) {
+function columnAxis(pen, axis, y, broad) {
   pen.textBaseline = "middle";
   if (!labelStep(axis.zoom)) {
     pen.font = fontOf(0);

@@ -76,6 +76,11 @@ export function sizeCanvas(canvas, width, height) {
   return pen;
 }
 
+/** Whether the screen is touched rather than pointed at: hints say "tap" then. */
+export function isTouched() {
+  return matchMedia("(hover: none)").matches;
+}
+
 let lastNumber = 0;
 
 /** @param {string} prefix */

@@ -20,6 +20,8 @@ const LIFT = 2;
 const EVEN = 0.95;
 
 const DIAGONAL = "diagonal";
+const FEW = 6; // heads of a layer that leave room for another layer beside it
+const SHARED = 0.2; // how far from 1 the sum of a row may be, on average, if its weights are shares of one whole
 const MAX_ROWS = 64; // rows of a long map that are measured, evenly spaced
 
 /** @typedef {{name: string, share: number, even: number}} Share of the weight, and of uniform weights */
@@ -82,7 +84,7 @@ export async function measureHead(app, number, attention, head) {
     total: 0,
     rows: 0
   }));
-  let [entropy, possible] = [0, 0];
+  let [entropy, possible, sumOfRows, seen] = [0, 0, 0, 0];
   for (const row of chosen) {
     const values = whole
       ? whole.subarray(row * columns, (row + 1) * columns)
@@ -93,6 +95,7 @@ export async function measureHead(app, number, attention, head) {
       total += Math.abs(values[j]);
       entropy -= values[j] === 0 ? 0 : (values[j] * Math.log(values[j])) / count;
     }
+    if (total > 0) [sumOfRows, seen] = [sumOfRows + total, seen + 1];
     possible += Math.log(Math.max(1, to - from)) / count;
     for (const sum of sums) {
       const inside = sum.columnsOf(row).filter((j) => j >= from && j < to);
@@ -103,6 +106,7 @@ export async function measureHead(app, number, attention, head) {
       for (const j of inside) sum.inside += Math.abs(values[j]);
     }
   }
+  if (Math.abs(sumOfRows - seen) > SHARED * seen) entropy = NaN; // such as the maps of RWKV
   // A position that few rows may attend to says little about the head: the end of a text under a causal mask.
   const shares = sums
     .filter((sum) => sum.total > 0 && sum.rows >= count / 2)
@@ -115,9 +119,9 @@ export async function measureHead(app, number, attention, head) {
   return { entropy, shares, name: best?.name ?? alike, rows: count, of: rows };
 }
 
-export const NAMING_RULE =
-  `A head is labelled with the position that gets at least ${SHARE * 100}% of its weight and at least ${LIFT} times ` +
-  `the share of uniform attention; “even” means an entropy of at least ${EVEN * 100}% of the maximum. ` +
+const NAMING_RULE =
+  `A head is labelled with the position that gets at least ${SHARE * 100} % of its weight and at least ${LIFT} times ` +
+  `the share of uniform attention; “even” means an entropy of at least ${EVEN * 100} % of the maximum. ` +
   "Separators are tokens such as </s> and [SEP].";
 
 /** @typedef {import("./heads.js").Measured | null} Found */
@@ -160,12 +164,16 @@ VIEWS.push({
       room,
       filter,
       names,
-      ...sections(trace, cards, sort).map(([title, some]) =>
-        make(
-          "section",
-          { class: "layer" },
-          make("h2", {}, ...title),
-          make("div", { class: "cards" }, ...some.map(({ element }) => element))
+      make(
+        "div",
+        { class: sort === "place" && trace.attentions.every((one) => one.heads <= FEW) ? "layers few" : "layers" },
+        ...sections(trace, cards, sort).map(([title, some]) =>
+          make(
+            "section",
+            { class: "layer" },
+            make("h2", {}, ...title),
+            make("div", { class: "cards" }, ...some.map(({ element }) => element))
+          )
         )
       ),
       mutedText(trace.heads ? COST_RULE : NAMING_RULE),
@@ -344,19 +352,24 @@ function countLabels(app, cards, line, filter, sort, trace) {
     if (named) counts.set(named, (counts.get(named) ?? 0) + 1);
   }
   const sorted = [...counts].sort((a, b) => b[1] - a[1]);
-  const tally = sorted.map(([name, count]) => `${name}: ${count}`).join(" · ");
+  const kind = trace.heads ? "Roles" : "Patterns";
+  const image = Object.values(trace.sides).some(({ grid }) => grid);
+  const noun = image ? "image" : "sentence";
+  const tally = sorted.length ? `${kind}: ${sorted.map(([name, count]) => `${name} (${count})`).join(", ")}.` : "";
   const done = cards.filter((card) => card.measured).length;
   if (trace.heads) {
     const { sentences, data, loss } = trace.heads;
-    const told = `Measured on ${plural(sentences, "sentence")} of `;
+    const told = `Measured on ${plural(sentences, noun)} of `;
     fill(line, told, isolatedText(data), `; the loss of the whole model is ${formatFixed(loss, 3)} nats. ${tally}`);
   } else
     fill(
       line,
-      `${formatCount(done)} of ${formatCount(cards.length)} heads measured, on this text alone. ${tally} `,
-      make("br"),
-      "For roles and costs over many sentences: ",
-      make("code", {}, "regard look MODEL --heads DATA")
+      `${formatCount(done)} of ${formatCount(cards.length)} heads measured, on this ${image ? "image" : "text"} only. `,
+      tally,
+      // Maps of other mixers, such as RWKV, have no score, and the command does not measure them.
+      ...(trace.attentions.some(({ score }) => score)
+        ? [make("br"), `For roles and costs over many ${noun}s: `, make("code", {}, "regard look MODEL --heads DATA")]
+        : [])
     );
   for (const { element } of cards) element.hidden = Boolean(show) && element.dataset.named !== show;
   if (filter.contains(document.activeElement) && filter.childElementCount) return; // do not take it from under a hand
@@ -427,13 +440,15 @@ function openHead(app, number, attention, head, dialog) {
       const rest = found.rows < found.of ? ` (from ${found.rows} of ${formatCount(found.of)} rows, evenly spaced)` : "";
       fill(
         facts,
-        make(
-          "p",
-          {},
-          "Entropy ",
-          make("strong", { class: "number" }, formatFixed(found.entropy, 4)),
-          " nats, averaged over the rows" + rest + "."
-        ),
+        Number.isNaN(found.entropy)
+          ? make("p", {}, "The weights of a row are not shares of one whole, so they have no entropy.")
+          : make(
+              "p",
+              {},
+              "Entropy ",
+              make("strong", { class: "number" }, formatFixed(found.entropy, 4)),
+              " nats, averaged over the rows" + rest + "."
+            ),
         make(
           "table",
           {},

@@ -3,7 +3,7 @@
 
 import { selectedAttention, selectionControls } from "./alignment.js";
 import { closing, failure, mutedText, toggle, TWO_MODES } from "./controls.js";
-import { fill, make } from "./dom.js";
+import { fill, isTouched, make } from "./dom.js";
 import { extent, formatFixed, formatPercent, formatWeight } from "./numbers.js";
 import { attentionTitle, isSmall, wholeMatrix } from "./planes.js";
 import { labelVerdict } from "./predictions.js";
@@ -21,7 +21,7 @@ import { decodeBytes } from "./weights.js";
  * @param {Side} side
  * @returns {Picture | null}
  */
-export function pictureOf(side) {
+function pictureOf(side) {
   if (!side.image) return null;
   const { width, height, channels } = side.image;
   const bytes = decodeBytes(side.image.pixels);
@@ -39,7 +39,7 @@ export function pictureOf(side) {
  * @param {[number, number]} grid
  * @param {Float32Array | null} heat one number a patch
  */
-export function paintPicture(canvas, picture, [rows, columns], heat) {
+function paintPicture(canvas, picture, [rows, columns], heat) {
   const { width, height, pixels } = picture;
   const high = heat ? Math.max(extent(heat).high, 1e-12) : 1;
   canvas.width = width;
@@ -97,8 +97,10 @@ function pictureReading(app, number, room) {
     mutedText(
       mode === "mattered"
         ? `What mattered: how much less likely the label becomes when ${blocks ? "a block of patches" : "a patch"} ` +
-            `is replaced by grey.${blocks && trace.refines ? " Click a block to see its patches." : ""}`
-        : `Where it looked: ${attentionTitle(trace, one)}, ${head}. Point at a patch to see what it looked at; ` +
+            "is replaced by grey; the redder, the more." +
+            (blocks && trace.refines ? " Click a block to see its patches." : "")
+        : `Where it looked: ${attentionTitle(trace, one)}, ${head}. ${isTouched() ? "Tap" : "Point at"} a patch to ` +
+            "see what it looked at; " +
             "otherwise it is the class token, or the mean of all rows."
     ),
     effect ? null : mutedText(...missingInfluence(app, number)),

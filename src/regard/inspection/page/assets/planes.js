@@ -40,7 +40,7 @@ export function attentionTitle(trace, attention) {
           ? "reads"
           : "own words";
   const layer = found[2] === undefined ? "" : `, layer ${Number(found[2]) + 1}`;
-  return `${what}${layer}${found[4] ?? ""}`;
+  return `${what}${layer}${found[4] === ", bonus" ? ", bonus of a token for itself" : (found[4] ?? "")}`;
 }
 
 /**

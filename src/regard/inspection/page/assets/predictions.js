@@ -4,7 +4,7 @@
 import { isolatedText, make } from "./dom.js";
 import { clamp, formatFixed, formatPercent, largest } from "./numbers.js";
 import { isSeparator, visibleText } from "./text.js";
-import { wordProbabilities } from "./verdict.js";
+import { isMark, wordProbabilities } from "./verdict.js";
 
 const MAX_RIVALS = 3;
 const DARKEST = 8; // nats of the darkest shade
@@ -58,7 +58,7 @@ export function predictedWords(trace, side, units) {
  * @param {string[]} before
  * @returns {Candidate[]}
  */
-export function candidatesAt({ candidates, candidate_log_probabilities: logs }, place, before) {
+function candidatesAt({ candidates, candidate_log_probabilities: logs }, place, before) {
   return (candidates?.[place] ?? []).map((token, k) => {
     const text = [...before, token].join("").replaceAll("▁", " ").replaceAll("<0x0A>", "↵");
     return {
@@ -128,15 +128,15 @@ export function shadeSurprisal({ sure, labels }, words) {
  * @param {Unit[]} units
  */
 export function surpriseVerdict({ sure, rivals, next, own }, units) {
-  const nats = sure.map((one) => (one !== null && one > 0 ? -Math.log(one) : 0));
+  const nats = sure.map((one, at) => (one !== null && one > 0 && !isMark(units[at].name) ? -Math.log(one) : 0));
   const least = own ? -Math.log(0.6) : SURPRISING;
   const order = largest(nats, 3).filter((at) => nats[at] >= least);
-  const blanks = [...units.keys()].filter((at) => sure[at] === null && rivals[at].length);
+  const blanks = blanksOf({ sure, rivals });
   const told = order.flatMap((at, k) => [
     k ? ", " : own ? "The model doubted " : "Most surprising: ",
     make("em", {}, isolatedText(units[at].name)),
-    ` (${formatPercent(sure[at] ?? 0)}${rivals[at][0] ? "; " : ""}`,
-    ...(rivals[at][0] ? [isolatedText(rivals[at][0].text), ` ${formatPercent(rivals[at][0].probability)}`] : []),
+    ` (${formatPercent(sure[at] ?? 0)}${rivals[at][0] ? (own ? "; " : "; expected ") : ""}`,
+    ...listOf(rivals[at].slice(0, 1)),
     ")"
   ]);
   return [
@@ -149,16 +149,28 @@ export function surpriseVerdict({ sure, rivals, next, own }, units) {
 }
 
 /**
- * "cat 31 %, dog 12 %"; only the first may be below 1 %.
+ * The words that the model fills in: they have candidates, and no probability of their own.
+ * @param {Pick<Predicted, "sure" | "rivals">} predicted
+ */
+export function blanksOf({ sure, rivals }) {
+  return [...sure.keys()].filter((at) => sure[at] === null && rivals[at].length);
+}
+
+/**
+ * "cat 31 %, “.” 12 %"; only the first may be below 1 %.
  * @param {Candidate[]} candidates
  * @returns {(Node | string)[]}
  */
-export function listOf(candidates) {
+function listOf(candidates) {
   const shown = candidates.filter(({ probability }, k) => !k || probability >= 0.01);
   return shown.flatMap(({ text, probability }, k) => [
     k ? ", " : "",
-    isolatedText(text),
-    ` ${formatPercent(probability)}`
+    make(
+      "span",
+      { class: "nobr" },
+      isolatedText(/^\p{P}+$/u.test(text) ? `“${text}”` : text),
+      ` ${formatPercent(probability)}`
+    )
   ]);
 }
 
@@ -170,6 +182,7 @@ export function listOf(candidates) {
  */
 export function predictionOf({ sure, rivals, labels }, at) {
   const probability = sure[at];
+  if (probability === null && rivals[at].length) return [": ", ...listOf(rivals[at]), "."];
   const nats = probability && !labels ? `, ${formatFixed(-Math.log(probability), 2)} nats` : "";
   return [
     ...(probability === null ? [] : [` (${formatPercent(probability)}${nats})`]),
@@ -187,7 +200,7 @@ export function meanSurprisal({ sure, labels }) {
   if (!known.length || labels) return null;
   const mean = known.reduce((sum, one) => sum + one, 0) / known.length;
   return (
-    "The shade of a word, and the line under it, show its surprisal, −log p: on average " +
+    "The line under a word, and its shade while none is chosen, show its surprisal, −log p: on average " +
     `${formatFixed(mean, 2)} nats a word.`
   );
 }

@@ -23,7 +23,7 @@ export function unpackBits(bytes, bits, count, step) {
   return out;
 }
 
-export class ProjectedWeights {
+class ProjectedWeights {
   /**
    * @param {Extract<Data, {kind: "projected"}>} data
    * @param {number} heads

@@ -4,7 +4,7 @@
 import { openMatrix, selectedAttention } from "./alignment.js";
 import { headStrip, resultList } from "./beside.js";
 import { closing, failure, toggle, traceNumber } from "./controls.js";
-import { fill, isolatedText, make, pickNumber } from "./dom.js";
+import { fill, isolatedText, isTouched, make, pickNumber } from "./dom.js";
 import { formatFixed, formatPercent, formatTick } from "./numbers.js";
 import { attentionTitle, groupTokens, isSelfAttention, isSmall, wholeMatrix } from "./planes.js";
 import { groupHint, groupText, groupWords, leaveOut, missingInfluence } from "./refining.js";
@@ -128,7 +128,7 @@ async function readPair(app, number, names, source, target) {
  * @param {Unit[]} across
  * @returns {Promise<Matrix>}
  */
-export async function linkMatrix(app, number, chosen, down, across) {
+async function linkMatrix(app, number, chosen, down, across) {
   const trace = app.traces[number];
   const { rows, columns } = attentionSize(trace, trace.attentions[chosen.attention]);
   const whole = await wholeMatrix(app, number, chosen.attention, chosen.head);
@@ -170,8 +170,9 @@ async function headLayer(reading, attention, head, offset) {
 
 const [MATTERED, LOOKED] = ["What mattered", "Where it looked"];
 const LEFT_OUT =
-  "how much less likely each output word becomes when one input word is left out. Leaving a word out can break the " +
-  "grammar, and of two words that say the same, each seems to have no effect.";
+  "how much less likely each output word becomes when one input word is left out; under an input word the sum, in " +
+  "nats (1 nat: 2.7 times less likely). Leaving a word out can break the grammar, and of two words that say the " +
+  "same, each seems to have no effect.";
 const GROUPED = "Words with a dotted line were left out together with their neighbours, and share the effect.";
 const CLICK = "Click one to leave out each of them alone.";
 const NOT_THE_SAME = "A word that was looked at need not have mattered.";
@@ -454,7 +455,7 @@ function sourceNotes(reading, at, idle) {
   const what = influence
     ? idle.has(at)
       ? "no effect"
-      : `${sums[at] >= 9.95 ? Math.round(sums[at]) : formatTick(Math.round(sums[at] * 10) / 10)} nats`
+      : natsText(sums[at])
     : `${formatFixed(sums[at], 2)}`;
   const group = groupAt(reading, at);
   const loss = group ? group.reduce((sum, j) => sum + sums[j], 0) : sums[at];
@@ -466,6 +467,12 @@ function sourceNotes(reading, at, idle) {
     make("span", { class: "worth", "aria-hidden": "true" }, bar),
     make("small", { class: idle.has(at) ? "idle" : "", dir: "ltr", title }, what)
   ];
+}
+
+/** "17 nats", "1.6 nats", "1 nat". @param {number} sum */
+function natsText(sum) {
+  const text = sum >= 9.95 ? String(Math.round(sum)) : formatTick(Math.round(sum * 10) / 10);
+  return `${text} ${text === "1" ? "nat" : "nats"}`;
 }
 
 /**
@@ -511,7 +518,9 @@ function rivalButton(rival, at, force, stop) {
  */
 function describe(reading, stage, spot, room, force) {
   if (!spot) {
-    const hint = "Point at a word to see its links; click it to keep them. Arrow keys walk the words, Esc unpins.";
+    const hint = isTouched()
+      ? "Tap a word to see its links."
+      : "Point at a word to see its links; click it to keep them. Arrow keys walk the words, Esc unpins.";
     fill(room, make("span", { class: "quiet" }, hint));
     return;
   }

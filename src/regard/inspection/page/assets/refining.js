@@ -79,10 +79,15 @@ export function groupHint(trace, count) {
  */
 export function missingInfluence(app, number) {
   const trace = app.traces[number];
-  const blanks = trace.predictions?.log_probabilities.every((log) => log === null);
-  if (!trace.refines && (app.page.asks || blanks)) return []; // this kind of model has none
-  if (!trace.refines)
-    return ["“What mattered” is not in this trace. To see it: ", make("code", {}, "regard look MODEL TEXT")];
+  if (!trace.refines && app.page.asks) return []; // this kind of model has none
+  if (!trace.refines) {
+    const reads = !trace.written && trace.attentions.every(({ name }) => name.startsWith("encoder."));
+    return [
+      "“What mattered” is not in this trace. To see it: ",
+      make("code", {}, "regard look MODEL TEXT"),
+      reads ? ". A masked model needs a blank, ___, in the text." : ""
+    ];
+  }
   const button = textButton("Compute what mattered", () => {
     button.disabled = true;
     button.textContent = "Leaving out words …";

@@ -8,7 +8,7 @@ import { themeValue } from "./scale.js";
 import { directionOf, endsSentence } from "./text.js";
 import { cutLines } from "./verdict.js";
 
-export const MIN_SHARE = 0.06; // a smaller share has no ribbon
+const MIN_SHARE = 0.06; // a smaller share has no ribbon
 const NARROW = 600; // pixels of a stage whose words stand in two columns
 export const PRINTED = 680; // pixels of a printed page
 const MAX_LINE = 25; // words of a sentence that is not cut at the ends of sentences

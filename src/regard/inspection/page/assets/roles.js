@@ -64,7 +64,7 @@ export function roleLine(known) {
 export function costLine({ cost, cost_error }) {
   const title = `The loss rises by ${signed(cost)} ± ${formatFixed(cost_error, 4)} nats without this head`;
   const strong = Math.abs(cost) > 2 * cost_error && cost !== 0;
-  return make("span", { class: strong ? "cost strong" : "cost", title }, `cost ${signed(cost)}`);
+  return make("span", { class: strong ? "cost strong" : "cost", title }, `cost ${signed(cost)} nats`);
 }
 
 /** @param {number} cost */

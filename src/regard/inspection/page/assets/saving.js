@@ -78,7 +78,7 @@ function download(name, type, content) {
  * @param {HTMLElement} stage
  * @returns {Shape[]}
  */
-export function stageShapes(stage) {
+function stageShapes(stage) {
   const box = stage.getBoundingClientRect();
   /** @type {Shape[]} */
   const shapes = [];

@@ -62,7 +62,7 @@ function pixel(red, green, blue) {
 const RAMPS = Object.fromEntries(Object.entries(STOPS).map(([name, stops]) => [name, colourRamp(stops)]));
 
 /** @param {boolean} signed whether numbers below zero have colours too */
-export function rampFor(signed) {
+function rampFor(signed) {
   return RAMPS[(signed ? "both" : "rising") + (isDark() ? "Dark" : "")];
 }
 
@@ -210,10 +210,10 @@ export class Scale {
  * The legend of a scale: the line of colours with numbers, and what the colours beside it mean.
  * @param {Scale} scale
  * @param {string} what of what the numbers are
- * @param {boolean} known whether the page knows which cells are masked
+ * @param {boolean | null} masked whether some cell is masked; null if the page does not know
  * @param {boolean} odd whether some number is not finite
  */
-export function legend(scale, what, known, odd = true) {
+export function legend(scale, what, masked, odd) {
   const width = 260;
   const canvas = make("canvas", { "aria-hidden": "true" });
   const pen = sizeCanvas(canvas, width, 34);
@@ -237,12 +237,15 @@ export function legend(scale, what, known, odd = true) {
     { class: "legend", "aria-label": `${what}. ${words}` },
     make("figcaption", {}, scale.signed ? `${what}. Signed: these are not probabilities` : what),
     canvas,
-    make(
-      "ul",
-      { class: "swatches" },
-      known ? swatch(0, "masked") : make("li", {}, "0 may be masked: the mask is a tensor, which is not in this page"),
-      odd && swatch(plain.odd, "not finite")
-    )
+    masked !== false || odd
+      ? make(
+          "ul",
+          { class: "swatches" },
+          masked === null && make("li", {}, "0 may be masked: the mask is a tensor, which is not in this page"),
+          masked && swatch(0, "masked"),
+          odd && swatch(plain.odd, "not finite")
+        )
+      : null
   );
 }
 

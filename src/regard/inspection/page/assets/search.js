@@ -78,7 +78,7 @@ export function rankingOf(search) {
  * @param {Search} search
  * @param {string[]} tokens
  */
-export function followTokens(search, tokens) {
+function followTokens(search, tokens) {
   const children = childLists(search, search.nodes.keys());
   const path = [];
   let at = -1;
@@ -168,11 +168,12 @@ function bestChild(search, children) {
 function wordAround(tokens, at) {
   if (at >= tokens.length || isSeparator(tokens[at])) return "(end)";
   let [from, to] = [at, at + 1];
-  if (tokens.some((token) => token.includes("▁"))) {
+  const spaced = tokens.some((token) => token.includes("▁"));
+  if (spaced) {
     while (from > 0 && continuesWord(tokens[from])) from--;
     while (to < tokens.length && continuesWord(tokens[to])) to++;
   }
-  return joinTokens(tokens.slice(from, to)) || visibleText(tokens[at]);
+  return joinTokens(tokens.slice(from, to), spaced) || visibleText(tokens[at]);
 }
 
 /**

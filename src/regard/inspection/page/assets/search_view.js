@@ -91,7 +91,7 @@ class Tree {
     this.chainOf = new Map();
     chains.forEach(({ nodes }, i) => nodes.forEach((node) => this.chainOf.set(node, i)));
     this.texts = chains.map(({ nodes }) => nodes.map((node) => visibleText(search.nodes[node].token)).join(" "));
-    this.widths = this.texts.map((text) => Math.max(MIN_BOX, Math.min(MAX_BOX, 22 + 7.4 * [...text].length)));
+    this.widths = this.texts.map((text) => Math.max(MIN_BOX, Math.min(MAX_BOX, 30 + 7.4 * [...text].length)));
     const layout = placeChains(chains, roots, (i) => this.widths[i] + (this.rankOf(i) >= 0 ? LEAF : 0), GAP);
     this.places = new Map(layout.placed.map((one) => [one.chain, one]));
     this.first = chains[roots[0]].nodes[0];

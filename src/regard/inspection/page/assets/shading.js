@@ -4,10 +4,11 @@
 
 import { selectedAttention, selectionControls } from "./alignment.js";
 import { mutedText, notice, textButton, toggle, TWO_MODES } from "./controls.js";
-import { fill, isolatedText, make, pickNumber } from "./dom.js";
+import { fill, isolatedText, isTouched, make, pickNumber } from "./dom.js";
 import { clamp, formatCount, formatFixed, formatPercent, largest } from "./numbers.js";
 import { attentionTitle, groupTokens } from "./planes.js";
 import {
+  blanksOf,
   labelVerdict,
   meanSurprisal,
   predictedWords,
@@ -18,7 +19,7 @@ import {
 } from "./predictions.js";
 import { groupHint, groupText, groupWords, leaveOut, missingInfluence } from "./refining.js";
 import { directionOf, isSeparator, readableUnits, textOf, visibleText } from "./text.js";
-import { columnSums, MIN_EFFECT, readInfluence } from "./verdict.js";
+import { columnSums, isMark, MIN_EFFECT, readInfluence } from "./verdict.js";
 import { READINGS } from "./views.js";
 import { attentionSize } from "./weights.js";
 
@@ -61,6 +62,8 @@ function textReading(app, number, room) {
   const mode = effect && app.state.show !== "looked" ? "mattered" : "looked";
   const detail = make("div", { class: "detail" });
   const head = chosen.head < 0 ? "mean of all heads" : `head ${chosen.head}`;
+  const blanks = predicted ? blanksOf(predicted) : [];
+  const [press, keep] = isTouched() ? ["Tap", ""] : ["Point at", "; click it to keep that"];
   if (predicted) shadeSurprisal(predicted, rows.words);
   const mean = predicted && meanSurprisal(predicted);
   fill(
@@ -71,12 +74,13 @@ function textReading(app, number, room) {
     mode === "looked" ? selectionControls(app, number, chosen, "") : null,
     mutedText(
       mode === "looked"
-        ? `Point at a word to shade what it looked at (${attentionTitle(trace, one)}, ${head}); click it to keep that.`
+        ? `${press} a word to shade what it looked at (${attentionTitle(trace, one)}, ${head})${keep}.`
         : effect?.whole
           ? "Shaded: the words without which the label is less likely. Leaving a word out can break the grammar."
-          : `Point at a word to shade the words without which ${labelled ? "its label" : "it"} is less likely; click ` +
-            "it to keep that. Leaving a word out can break the grammar, and of two words that say the same, each " +
-            "seems to have no effect.",
+          : `${press} a ${blanks.length ? "blank" : "word"} to shade the words without which ` +
+            `${blanks.length ? "the first word that fills it" : labelled ? "its label" : "it"} is less likely` +
+            `${keep}. Leaving a word out can break the grammar, and of two words that say the same, each seems to ` +
+            "have no effect.",
       mode === "mattered" && effect?.groups.length ? ` ${TOGETHER}` : ""
     ),
     labelled ? labelTrack(trace, names, columns) : null,
@@ -136,12 +140,13 @@ function firstLine(trace, effect, predicted, { rows, columns }) {
  * @returns {(Node | string)[]}
  */
 function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) {
-  const sums = columnSums(matrix).map((sum, j) => (idle.includes(j) ? 0 : sum));
+  const sums = columnSums(matrix).map((sum, j) => (idle.includes(j) || isMark(units[j].name) ? 0 : sum));
   const order = strongestParts(sums, groups, 3).filter(({ value }) => value >= MIN_EFFECT);
   const named = (/** @type {number[][]} */ list) =>
     list.flatMap((part, k) => [
       k ? ", " : "",
-      make("em", {}, isolatedText(groupText(trace.sides[side], units, part)))
+      make("em", {}, isolatedText(groupText(trace.sides[side], units, part))),
+      part.length > 1 ? "" : ordinal(units, part[0])
     ]);
   const alone = idle.filter((j) => !groups.some((group) => group.includes(j)));
   const without = [...groups.filter((group) => idle.includes(group[0])), ...alone.map((j) => [j])];
@@ -153,6 +158,17 @@ function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) 
       ? ["Without effect: ", ...named(without.slice(0, 6)), more > 0 ? ` and ${more} more.` : "."]
       : [])
   ];
+}
+
+/**
+ * Which of several equal words this one is: " (2nd)"; nothing if there is one.
+ * @param {Unit[]} units
+ * @param {number} at
+ */
+function ordinal(units, at) {
+  const same = [...units.keys()].filter((j) => units[j].name === units[at].name);
+  const place = same.indexOf(at) + 1;
+  return same.length < 2 ? "" : ` (${place}${{ 1: "st", 2: "nd", 3: "rd" }[place] ?? "th"})`;
 }
 
 /**
@@ -296,6 +312,7 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
   const trace = app.traces[number];
   const one = trace.attentions[chosen.attention];
   const sizes = attentionSize(trace, one);
+  const blanks = predicted ? blanksOf(predicted) : [];
   /** @type {Map<number, Promise<Float32Array>>} */
   const known = new Map();
   /** @param {number} at the weights of a word, on the words of the columns */
@@ -309,7 +326,9 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
   };
   const groups = effect?.groups ?? [];
   const refiner = groupRefiner(app, number, columns, detail);
-  const amount = (/** @type {number} */ value) => (effect ? `${formatFixed(value, 2)} nats` : formatPercent(value));
+  /** @param {number} value @param {Float32Array} row that it is from */
+  const amount = (value, row) =>
+    effect ? `${formatFixed(value, 2)} nats` : isShared(row) ? formatPercent(value) : formatFixed(value, 2);
   const area = /** @type {HTMLElement | null} */ (rows.words[0]?.closest(".shaded"));
   /** @type {number | null} */
   let pinned = null;
@@ -329,10 +348,10 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
     const high = Math.max(effect ? MIN_NATS : 0, weights && first ? first.value / first.words.length : 1);
     area?.classList.toggle("rest", !weights);
     columns.words.forEach((word, j) => {
-      const share = weights ? clamp(0, weights[j] / high, 1) : 0;
-      word.classList.toggle("far", share >= 0.03);
+      const shade = weights ? clamp(0, weights[j] / high, 1) : 0;
+      word.classList.toggle("far", shade >= 0.03);
       word.classList.toggle("most", marked && Boolean(first?.words.includes(j)));
-      if (share >= 0.03) word.style.setProperty("--share", share.toFixed(3));
+      if (shade >= 0.03) word.style.setProperty("--share", shade.toFixed(3));
       else word.style.removeProperty("--share");
     });
     if (rows !== columns && first) reveal(columns.words[first.words[0]]);
@@ -341,11 +360,12 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
     const told = strongest.flatMap(({ words, value }, k) => [
       k ? ", " : it + (effect ? " owes most to " : " looked at "),
       words.length > 1 ? refiner.button(words) : isolatedText(columns.units[words[0]].name),
-      ` ${amount(value)}`
+      ` ${amount(value, weights)}`
     ]);
     const own = make("strong", {}, isolatedText(rows.units[at].name));
     const chances = predicted ? predictionOf(predicted, at) : [];
     const nothing = it + (effect ? " owes nothing to a single word" : " looked at nothing");
+    if (effect && blanks.length && !blanks.includes(at)) return fill(detail, own, " is given: the model fills blanks.");
     fill(detail, own, ...chances, ...(told.length ? told : [nothing]), ".");
   };
   if (!area) return;
@@ -376,13 +396,13 @@ function follow(app, number, chosen, { rows, columns }, detail, effect, predicte
       return;
     }
     void weightsOf(to).then((weights) => {
-      const told = largest(weights, 3).map((j) => `${columns.units[j].name} ${amount(weights[j])}`);
+      const told = largest(weights, 3).map((j) => `${columns.units[j].name} ${amount(weights[j], weights)}`);
       app.announce(`${rows.units[to].name}: ${told.join(", ")}`);
     });
   });
   const first = /^[st](\d{1,6})$/.exec(app.state.word ?? "");
   pinned = first ? pickNumber(first[1], rows.units.length, -1) : -1;
-  if (pinned < 0) pinned = null;
+  if (pinned < 0) pinned = blanks.length === 1 ? blanks[0] : null;
   void show(pinned);
 }
 
@@ -482,6 +502,14 @@ async function rowWeights(app, number, chosen, unit, columns, sizes) {
     for (let i = 0; i < sum.length; i++) sum[i] += part.values[i] / heads.length;
   }
   return groupTokens(sum, sizes.columns, [{ ...unit, first: 0, last: rows - 1 }], columns);
+}
+
+/**
+ * Whether a row is shares of one whole, as those of a softmax are, and not signed as those of RWKV are.
+ * @param {Float32Array} row
+ */
+function isShared(row) {
+  return row.every((value) => value >= 0) && row.reduce((sum, value) => sum + value, 0) < 1.01;
 }
 
 /**

@@ -113,9 +113,8 @@ export function endsSentence(text) {
   return /[.!?…。！？؟۔।][\p{Pe}\p{Pf}"'»]*$/u.test(text);
 }
 
-/** @param {string[]} tokens */
-export function joinTokens(tokens) {
-  const spaced = tokens.some((token) => token.includes("▁"));
+/** @param {string[]} tokens @param {boolean} [spaced] whether ▁ is a space, as in these tokens by default */
+export function joinTokens(tokens, spaced = tokens.some((token) => token.includes("▁"))) {
   const inner = tokens.filter((token) => !isSeparator(token));
   return spaced ? inner.join("").replaceAll("▁", " ").trim() : inner.join(" ");
 }

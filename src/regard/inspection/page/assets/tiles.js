@@ -12,7 +12,7 @@ const MAX_FETCHES = 2; // tiles that are fetched at once
  * A tile has `down` × `across` as the tokens of a block; the row and the column of the tile count tiles.
  * @typedef {{down: number, across: number, row: number, column: number}} Spot
  * @typedef {{spot: Spot, rows: number, columns: number, values: Float32Array, canvas: HTMLCanvasElement | null,
- *   painted: unknown, low: number, high: number}} Tile
+ *   painted: unknown, low: number, high: number, odd: boolean}} Tile
  */
 
 export class Tiles {
@@ -118,7 +118,8 @@ async function loadTile(plane, spot) {
   const block = await plane.map(region, size);
   // Blocks that are not square are made here, from cells of size 1: only then are all cells of a block alike.
   const { rows, columns, values } = blockMeans(block.values, block.rows, block.columns, down / size, across / size);
-  return { spot, rows, columns, values, canvas: null, painted: null, ...extent(values) };
+  const odd = values.some((value) => !Number.isFinite(value));
+  return { spot, rows, columns, values, canvas: null, painted: null, ...extent(values), odd };
 }
 
 /**

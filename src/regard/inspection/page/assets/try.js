@@ -41,7 +41,7 @@ VIEWS.push({
  * @param {Trace} trace
  * @returns {[Side | null, Side | null]}
  */
-export function sidesOf(trace) {
+function sidesOf(trace) {
   const written = trace.written ? trace.sides[trace.written.side] : null;
   const names = Object.keys(trace.sides).filter((name) => name !== trace.written?.side);
   return [trace.sides[names[0]] ?? written, names.length ? written : null];
@@ -202,9 +202,7 @@ async function compare(app, before, after, room) {
   const traces = [app.traces[before], app.traces[after]];
   const lines = traces.map((trace) => {
     const [source, target] = sidesOf(trace);
-    return [source, target].map((side) =>
-      side ? (hasWords(side) ? onlyWords(side) : tokenUnits(side)).map((unit) => unit.name) : []
-    );
+    return [source, target].map((side) => (side ? wordsOf(side) : []));
   });
   const chosen = traces.map((trace) => selectedAttention(trace, app.state));
   const small = traces.every((trace, i) => isSmall(trace, trace.attentions[chosen[i].attention]));
@@ -235,32 +233,48 @@ async function compare(app, before, after, room) {
   comparisonCharts(app, planes, ["Before", "After", "Difference: after − before"], { tall: 440, shape }, maps);
 }
 
+/**
+ * The words of a side, or its tokens, each with the space that follows it.
+ * @param {Side} side
+ * @returns {Spaced[]}
+ */
+function wordsOf(side) {
+  const units = hasWords(side) ? onlyWords(side) : tokenUnits(side);
+  return units.map(({ name, word }, i) => {
+    const [own, next] = [word, units[i + 1]?.word].map((number) => side.words?.[number ?? -1]);
+    return { name, space: own && next && own.end === next.start ? "" : " " };
+  });
+}
+
 /** The words of a side, without what belongs to no word. @param {Side} side */
-export function onlyWords(side) {
+function onlyWords(side) {
   return hasWords(side) ? wordUnits(side).filter((unit) => unit.word !== null) : [];
 }
 
 /**
  * The new line above the old one: what is new underlined, what is gone struck out.
+ * @typedef {{name: string, space: string}} Spaced
  * @param {string} label
- * @param {string[]} before
- * @param {string[]} after
+ * @param {Spaced[]} before
+ * @param {Spaced[]} after
  */
-export function changedLine(label, before, after) {
-  const parts = diffWords(before, after);
-  /** @param {"gone" | "new"} kind @param {"ins" | "del"} tag */
-  const line = (kind, tag) =>
-    parts.flatMap((part) => {
-      if (part.kind !== "same" && part.kind !== kind) return [];
-      const word = isolatedText(part.text);
-      return [part.kind === "same" ? word : make(tag, {}, word), " "];
-    });
+function changedLine(label, before, after) {
+  const names = [before, after].map((words) => words.map(({ name }) => name));
+  const parts = diffWords(names[0], names[1]);
+  /** @param {"gone" | "new"} kind @param {"ins" | "del"} tag @param {Spaced[]} words of this line */
+  const line = (kind, tag, words) =>
+    parts
+      .filter((part) => part.kind === "same" || part.kind === kind)
+      .flatMap((part, i) => {
+        const word = isolatedText(part.text);
+        return [part.kind === "same" ? word : make(tag, {}, word), words[i].space];
+      });
   const same = parts.every((part) => part.kind === "same");
   return make(
     "div",
     { class: "changes" },
     make("span", { class: "caption" }, same ? `${label} (unchanged)` : label),
-    make("p", { class: "after", dir: directionOf(after.join(" ")) }, ...line("new", "ins")),
-    same ? null : make("p", { class: "before", dir: directionOf(before.join(" ")) }, ...line("gone", "del"))
+    make("p", { class: "after", dir: directionOf(names[1].join(" ")) }, ...line("new", "ins", after)),
+    same ? null : make("p", { class: "before", dir: directionOf(names[0].join(" ")) }, ...line("gone", "del", before))
   );
 }

@@ -116,7 +116,7 @@ export function columnSums({ rows, columns, values }) {
  * @param {Matrix} matrix
  * @param {number} column
  */
-export function largestInColumn({ rows, columns, values }, column) {
+function largestInColumn({ rows, columns, values }, column) {
   let [at, weight] = [0, -Infinity];
   for (let i = 0; i < rows; i++) {
     const value = values[i * columns + column];

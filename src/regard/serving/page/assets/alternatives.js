@@ -27,7 +27,7 @@ function firstWord(text) {
  * @param {string} prefix
  * @param {string} current
  */
-export function differingFrom(results, prefix, current) {
+function differingFrom(results, prefix, current) {
   const seen = new Set([firstWord(current.slice(prefix.length))]);
   return results.filter(({ text }) => {
     const next = firstWord(text.slice(prefix.length));
@@ -42,7 +42,7 @@ export function differingFrom(results, prefix, current) {
  * @param {string} text
  * @param {string} other
  */
-export function changedPart(text, other) {
+function changedPart(text, other) {
   const [own, its] = [text, other].map((one) => one.split(/(\s+)/));
   const shorter = Math.min(own.length, its.length);
   let [first, last] = [0, 0];

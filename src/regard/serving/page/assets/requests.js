@@ -104,7 +104,7 @@ export async function askJson(path, body, signal) {
  * @param {boolean} bySentence otherwise by line
  * @returns {{ text: string, start: number }[]}
  */
-export function splitSentences(text, language, bySentence) {
+function splitSentences(text, language, bySentence) {
   const found = [];
   for (const line of text.matchAll(/[^\r\n]+/g)) {
     let start = line.index;
