@@ -109,8 +109,8 @@ def recurrence() -> str:
     note = ""
     if theirs is not None:
         mine, other = ours(*inputs).float().transpose(1, 2), theirs(*inputs).float()
-        note = f"\n\nLargest difference to flash-linear-attention: {(mine - other).detach().abs().max().item():.1e} of " \
-               f"{float(mine.abs().max()):.1e}."
+        difference = (mine - other).detach().abs().max().item()
+        note = f"\n\nLargest difference to flash-linear-attention: {difference:.1e} of {float(mine.abs().max()):.1e}."
     about = f"{ROWS} × {TOKENS:,} tokens, {HEADS} heads of {WIDTH}, {str(DTYPE)[6:]}, forward and backward\n\n"
     return about + table(["recurrence", "ms", "ours = 1"], rows) + note
 

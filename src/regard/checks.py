@@ -8,7 +8,7 @@ nothing of models or files.
 import difflib
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 Value = TypeVar("Value")
@@ -37,6 +37,11 @@ def pick(argument: str, name: str, table: Mapping[str, Value]) -> Value:
 def plural(count: int, noun: str, several: str = "") -> str:
     """A number with its noun: "1 pair", "5,000 pairs"; `several` is a plural that is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Names in a sentence: a, b and c."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def whole_number(argument: str, value: object, least: int = 0) -> int:

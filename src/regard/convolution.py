@@ -27,7 +27,7 @@ from regard import checks
 from regard.attention.mask import Padding
 from regard.attention.mask_cache import present_tokens, zero_absent
 from regard.config import Config, choice, integer
-from regard.mixer import RowState
+from regard.mixer import RowState, check_input
 
 PLACEMENTS = {"causal": None, "centred": None}
 GROUPS = {"full": None, "depthwise": None}
@@ -89,7 +89,7 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
         """Run over all tokens: (B, N, D) -> (B, N, D). Tokens that are not `present` count as zeros and give zeros."""
-        self._check(x)
+        check_input(x, self.width)
         there_BN = present_tokens(x, present)
         before = self._span if self.placement == "causal" else self._span // 2
         return self._mix(F.pad(zero_absent(x, there_BN), (0, 0, before, self._span - before)), there_BN)
@@ -106,7 +106,7 @@ class Convolution(nn.Module):
         changed.
         """
         self._check_causal()
-        self._check(x)
+        check_input(x, self.width)
         (past_BSD,) = state.tensors
         if past_BSD.shape != (x.shape[0], self._span, self.width):
             raise checks.wrong("state", f"a state of this convolution, for the {x.shape[0]} rows of x",
@@ -155,10 +155,6 @@ class Convolution(nn.Module):
             return seen[:, seen.shape[1] - self._span:].clone()
         index_BS = lengths.to(seen.device).unsqueeze(-1) + torch.arange(self._span, device=seen.device)
         return seen.gather(1, index_BS.unsqueeze(-1).expand(seen.shape[0], -1, self.width))
-
-    def _check(self, x: Tensor) -> None:
-        if x.dim() != 3 or x.shape[-1] != self.width:
-            raise checks.wrong("x", f"of shape (rows, tokens, {self.width})", f"of shape {checks.shape(x)}")
 
     def _check_causal(self) -> None:
         if self.placement != "causal":

@@ -15,6 +15,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from regard import checks
+
 
 @dataclass(frozen=True)
 class RowGroups:
@@ -61,6 +63,12 @@ class Mixer(Protocol):
 
     def step(self, x: Tensor, state: Any, *, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
         """The next tokens, (B, n, D); where rows have fewer than n of them, `lengths` (B,) says how many."""
+
+
+def check_input(x: Tensor, width: int) -> None:
+    """Refuse an input of a mixer that is not (rows, tokens, width)."""
+    if x.dim() != 3 or x.shape[-1] != width:
+        raise checks.wrong("x", f"of shape (rows, tokens, {width})", f"of shape {checks.shape(x)}")
 
 
 @dataclass

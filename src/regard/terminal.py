@@ -9,7 +9,7 @@ Control characters in texts of users are written out (`escape_unprintable`); tex
 import os
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -80,6 +80,10 @@ class Terminal:
             row.append(block)
         self._row(row, gap)
 
+    def columns(self, rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> None:
+        """Print rows of cells in columns; see `align_columns`."""
+        self.beside([align_columns(rows, left)])
+
     def shade(self, weight: float, cells: int = 1) -> str:
         """A weight between 0 and 1 as shaded cells."""
         level = int(weight * (len(self.shades) - 1) + 0.5)
@@ -96,6 +100,17 @@ class Terminal:
         if self.shades == BLOCK_SHADES:
             return text
         return text.translate(ASCII_SPELLING).encode("ascii", "replace").decode("ascii")
+
+
+def align_columns(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """Lines of rows of cells, each column as wide as its widest cell.
+
+    Args:
+        left: the numbers of the columns that are aligned to the left, from 0; the others are aligned to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) if number in left else cell.rjust(width)
+                      for number, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
 
 
 def _total_width(blocks: Sequence[Sequence[str]], gap: int) -> int:

@@ -430,6 +430,15 @@ def override(document: TomlDocument, changes: Mapping[str, Any], source: str | N
     return replace(document, tables=tables, changes=frozenset(paths), sources=sources)
 
 
+def flatten_tables(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every entry that is not a table."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from flatten_tables(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def parse_override(text: str) -> tuple[str, Any]:
     """Key and value of "model.width=512", as `override` takes them. A value that is not TOML is text."""
     key = KEY_PATTERN.match(text)

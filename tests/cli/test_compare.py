@@ -121,6 +121,14 @@ def test_an_interrupted_training_and_a_failed_one_have_their_exit_codes(place, t
         assert str(error) in said
 
 
+def test_other_tasks_and_mixers_are_refused():
+    for arguments, parts in ((("--task", "nothing"), ("--task", "recall", "label")),
+                             (("--task", "copy", "--mixers", "nothing"), ("mixers", "rwkv7"))):
+        code, _, said = call("compare", *arguments)
+        assert code == 2
+        assert all(part in said for part in parts)
+
+
 def test_a_task_of_memory_is_asked_for_by_its_name(monkeypatch):
     asked = []
     monkeypatch.setattr("regard.cli.compare.compare_memory", lambda task, **given: asked.append((task, given)))

@@ -172,6 +172,13 @@ def test_options_stand_in_the_same_sections_everywhere():
                      "Examples"]
 
 
+def test_no_line_breaks_inside_of_a_language_pair_or_an_option():
+    text = call("train", "--help")[1]
+    assert "en-fr:train.en,train.fr" in text
+    assert "pt-BR-en" in text
+    assert not re.search(r"-$", text, re.MULTILINE)
+
+
 def test_an_option_has_the_same_section_and_words_in_all_commands():
     """Options with a meaning of their own in one command are left out."""
     found = {}
@@ -226,7 +233,7 @@ def test_what_the_help_says_of_defaults_is_true():
 
 
 @pytest.mark.parametrize(("words", "want"), [
-    ("translate --format ", {"txt"} | {*FORMATS} - {"plain"}), ("evaluate --format ", {*FORMATS, "conll"}),
+    ("translate --format ", {*FORMATS}), ("evaluate --format ", {*FORMATS, "conll"}),
     ("translate --entries ", {*ENTRIES}), ("data check --drop ", {*RULE_NAMES[5:]}),
     ("data check --keep ", {*RULE_NAMES[:5]}), ("translate --device ", {"auto", "cpu", "cuda"}),
 ])

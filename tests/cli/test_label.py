@@ -91,6 +91,18 @@ def test_evaluation_with_merged_labels_and_a_picture(model, tmp_path):
     assert call("evaluate", model, tmp_path / "test.tsv", "--merge", "H")[0] == 2
 
 
+def test_data_of_other_labels_and_missing_files_are_refused(model, tmp_path):
+    """No score of 0 for labels that the model cannot predict, no labels for the name of a missing file."""
+    (tmp_path / "other.tsv").write_text("MKVL\tXYXY\n")
+    code, _, said = call("evaluate", model, tmp_path / "other.tsv")
+    assert code == 2
+    assert "other.tsv" in said
+    assert "X, Y" in said
+    code, out, said = call("label", model, "missing.txt")
+    assert (code, out) == (2, "")
+    assert "missing.txt" in said
+
+
 def test_errors_name_the_file_and_the_line(model, tmp_path):
     (tmp_path / "bad.tsv").write_text("MKVL\tCCCC\nMKV\tCC\n")
     for arguments in (("evaluate", model, tmp_path / "bad.tsv"),

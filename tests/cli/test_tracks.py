@@ -66,7 +66,9 @@ def test_predict(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "part"), [(["-k", "6"], "at most 5"), (["--agent", "nobody"], "nobody"),
-                                               (["--frame", "2"], "4 steps"), (["--columns", "frame,x"], "--columns")])
+                                               (["--frame", "2"], "4 steps"), (["--columns", "frame,x"], "--columns"),
+                                               (["--frame-step", "0"], "frame_step"),
+                                               (["--frame-step", "nan"], "frame_step")])
 def test_predict_refuses(place: Path, options: list[str], part: str) -> None:
     code, out, said = call("predict", place / "model", place / "tracks.csv", *options)
     assert (code, out) == (2, "")
@@ -106,6 +108,12 @@ def test_info_tells_the_task_and_the_command(place: Path) -> None:
     out = "\n".join(lines("info", place / "model"))
     assert "forecasting of tracks" in out
     assert "regard predict" in out
+
+
+def test_tracks_without_their_task(place: Path, tmp_path: Path) -> None:
+    code, _, said = call("train", place / "tracks.csv", "-o", tmp_path / "new")
+    assert code == 2
+    assert "--task tracks" in said
 
 
 def test_options_of_tracks_are_refused_elsewhere(place: Path, tmp_path: Path) -> None:

@@ -200,8 +200,8 @@ def test_every_task_has_published_figures():
 
 @pytest.mark.parametrize(("call", "said"), [
     ({"task": "copies"}, 'Did you mean "copy"'),
-    ({"ways": ("lstn",)}, 'Did you mean "lstm"'),
-    ({"ways": ()}, "`ways` must be at least one"),
+    ({"mixers": ("lstn",)}, 'Did you mean "lstm"'),
+    ({"mixers": ()}, "`mixers` must be at least one"),
     ({"lengths": ()}, "`lengths` must be at least one"),
     ({"lengths": (0,)}, "`length` must be a whole number, at least 1"),
     ({"seeds": 0}, "`seeds` must be a whole number, at least 1"),

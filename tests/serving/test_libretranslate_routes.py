@@ -105,6 +105,18 @@ def test_a_wrong_request_says_what_is_wrong(address, fields, said):
     assert said in found.json["error"]
 
 
+def test_a_wrong_field_is_called_as_the_client_calls_it(address):
+    """Neither the name of a type nor the words of a library."""
+    wrong = ask(address, "/translate", {**FIELDS, "q": 5})
+    other = ask(address, "/api/v1/translate", {"text": TEXT, "target": "fr", "lenght": 3})
+    nested = ask(address, "/api/v1/translate", {"text": TEXT, "target": "fr", "sampling": {"top_k": "many"}})
+    assert {one.status for one in (wrong, other, nested)} == {400}
+    assert wrong.json["error"].split(": ")[1] == "q"
+    assert other.json["error"].split(": ")[1] == "lenght"
+    assert "Extra" not in other.json["error"]
+    assert nested.json["error"].split(": ")[1] == "sampling.top_k"
+
+
 def test_a_code_with_a_region_finds_its_language(address, want):
     assert ask(address, "/translate", {**FIELDS, "source": "en-GB", "target": "FR"}).json == {"translatedText": want}
 

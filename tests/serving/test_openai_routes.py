@@ -91,7 +91,7 @@ def test_a_stop_ends_the_text_and_is_not_part_of_it(address):
 
 
 @pytest.mark.parametrize(("fields", "status", "param"), [
-    ({"model": "one"}, 404, "model"), ({"prompt": [1, 2]}, 400, "prompt.str"), ({"prompt": []}, 400, "prompt"),
+    ({"model": "one"}, 404, "model"), ({"prompt": [1, 2]}, 400, "prompt"), ({"prompt": []}, 400, "prompt"),
     ({"n": 2}, 400, "n"), ({"stream": True, "logprobs": 1}, 400, "logprobs"), ({"suffix": "x"}, 400, "suffix"),
     ({"frequency_penalty": 1}, 400, "frequency_penalty"), ({"best_of": 3}, 400, "best_of"),
     ({"stop": ["a"] * 5}, 400, "stop"), ({"stop": ""}, 400, "stop"), ({"temperature": 3}, 400, "temperature"),

@@ -83,7 +83,8 @@ def test_groups_of_longer_labels():
     groups = parse_merge("noun=NOUN+PROPN, other = *")
     assert groups.groups_of(("NOUN", "PROPN", "VERB")) == {"NOUN": "noun", "PROPN": "noun", "VERB": "other"}
     assert parse_merge("noun=NOUN+PROPN").groups_of(("NOUN", "VERB")) == {"NOUN": "noun", "VERB": "VERB"}
-    assert parse_merge("a=NOUN+VERP").unknown(("NOUN",)) == ["V", "E", "R", "P"]
+    assert parse_merge("a=NOUN+VERP").unknown(("NOUN",)) == ["VERP"]
+    assert parse_merge("a=HGX").unknown(("H", "G", "E")) == ["X"]
 
 
 @pytest.mark.parametrize("text", ["", "H", "H=", "=HG", "H=*,C=*", "H=A+,C=B"])

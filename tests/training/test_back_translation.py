@@ -162,7 +162,7 @@ def test_a_teacher_must_be_a_translator_of_this_direction(folder, made, tmp_path
         run(folder, "no", teacher="model/reverse")
     other = regard.task("gpt-tiny", vocab_size=300)
     other.save(tmp_path / "gpt")
-    with pytest.raises(ValueError, match="Completer"):
+    with pytest.raises(ValueError, match="gpt"):
         train(trained.request(folder / "pairs.tsv", folder / "no", TINY,
                               synthesis=SynthesisRequest(teacher=str(tmp_path / "gpt"))))
     with pytest.raises(folders.FolderError):

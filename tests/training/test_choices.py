@@ -13,6 +13,7 @@ from trained import Recorder
 
 import regard
 from regard import toml
+from regard.toml import flatten_tables
 from regard.training import train
 from regard.training.choices import (
     FIXED_DEFAULT,
@@ -23,7 +24,6 @@ from regard.training.choices import (
     summarize_choices,
 )
 from regard.training.config_reference import read_reference
-from regard.training.resolution import flatten_tables
 from regard.training.tasks.interface import TrainingRequest
 
 NAMES = ("Model", "Vocabulary", "Batch", "Learning rate", "Schedule", "Regularization", "Epochs", "Validation")

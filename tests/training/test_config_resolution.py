@@ -10,7 +10,7 @@ import torch
 from regard import config, toml
 from regard.data.sources.text import DataError
 from regard.models import catalog
-from regard.toml import ConfigError
+from regard.toml import ConfigError, flatten_tables
 from regard.training.config import HIGHER_IS_BETTER, DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties, lookup
 from regard.training.optimizer import ScheduleConfig
@@ -20,7 +20,6 @@ from regard.training.resolution import (
     check_same_tokenizer,
     device_properties,
     fill_defaults,
-    flatten_tables,
     recipe_defaults,
     recipe_sizes,
     requested_config,

@@ -401,7 +401,8 @@ def test_the_estimate_with_a_time_limit():
 def result(finished=True, best=7, folder="my model", **more):
     state = SimpleNamespace(best=1.0 if best else None, best_step=best)
     return SimpleNamespace(state=state, folder=Path(folder), finished=finished,
-                           **{"task": "translation", "sample": "It's here.", "sample_options": (), **more})
+                           **{"task": "translation", "sample": "It's here.", "sample_options": (),
+                              "has_attention": True, **more})
 
 
 def drawn(result):
@@ -417,6 +418,10 @@ def test_what_to_try_next_can_be_copied():
     assert [shlex.split(line) for line in lines[1:]] == [
         ["regard", "translate", "my model", "It's here."], ["regard", "look", "my model", "It's here."],
         ["regard", "info", "my model"]]
+
+
+def test_a_model_without_attention_has_nothing_to_look_at():
+    assert [line.split()[1] for line in drawn(result(has_attention=False))[1:]] == ["translate", "info"]
 
 
 def test_after_an_interruption_the_command_to_resume():

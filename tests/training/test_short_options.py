@@ -8,11 +8,10 @@ from regard import config
 from regard.data.tokenizer.subwords import FIRST_PIECE
 from regard.models import catalog
 from regard.models.build import model_config
-from regard.toml import ConfigError, document_of
+from regard.toml import ConfigError, document_of, flatten_tables
 from regard.training import short_options
 from regard.training.resolution import (
     TASKS,
-    flatten_tables,
     override_expanded,
     recipe_sizes,
     requested_config,
@@ -23,7 +22,6 @@ from regard.training.short_options import (
     ShortOptions,
     expand_dependent,
     expand_direct,
-    expand_short_options,
     read_short_options,
 )
 from regard.training.tasks.interface import TrainingRequest
@@ -36,11 +34,16 @@ TASK_OF_KIND = {kind: task for task, setup in TASKS.items() for kind in setup.mo
 SIZED_RECIPES = [name for recipe in catalog.recipe_names() for name in recipe_sizes(recipe)]
 
 
+def expanded_keys(options, tables, *, task="seq2seq", requested=None):
+    """All keys that these options set."""
+    return [*expand_direct(options, task), *expand_dependent(options, tables, task, requested or {})]
+
+
 def expanded_model(recipe, **options):
     """The model config of a recipe with these options, and what they expand to."""
     document = catalog.find_recipe(recipe)
     task = TASK_OF_KIND[document.tables["model"]["kind"]]
-    expanded = expand_short_options(options, document.tables, task=task)
+    expanded = expanded_keys(options, document.tables, task=task)
     tables = override_expanded(document, expanded).tables
     changes = dict.fromkeys(VOCABULARY.get(tables["model"]["kind"], ("vocab_size",)), 300)
     return model_config(tables, **changes), expanded
@@ -116,8 +119,8 @@ def test_the_same_options_again_give_the_same_values():
     for recipe in SIZED_RECIPES:
         document = catalog.find_recipe(recipe)
         options = {"width": 192, "layers": 3, "dropout": 0.05}
-        once = override_expanded(document, expand_short_options(options, document.tables))
-        again = override_expanded(once, expand_short_options(options, once.tables))
+        once = override_expanded(document, expanded_keys(options, document.tables))
+        again = override_expanded(once, expanded_keys(options, once.tables))
         assert again.tables == once.tables, recipe
 
 
@@ -144,13 +147,13 @@ def test_every_option_sets_a_key():
     for name in ShortOptions.__dataclass_fields__:
         fraction, flag = name in ("dropout", "lr", "mix_share", "blend_share"), name in ("blend", "zero_shot")
         value = "frame,agent,x,y" if name == "columns" else flag or (0.5 if fraction else 300)
-        assert expand_short_options({name: value}, document.tables), name
+        assert expanded_keys({name: value}, document.tables), name
 
 
 @pytest.mark.parametrize(("length", "tokens", "rows"), [(256, 4096, 16), (256, 4100, 16), (100, 100, 1)])
 def test_tokens_of_a_batch_of_windows(length, tokens, rows):
     tables = {**catalog.find_recipe("gpt").tables, "training": {"windows": {"length": length}}}
-    (found,) = expand_short_options({"batch_tokens": tokens}, tables, task="language")
+    (found,) = expanded_keys({"batch_tokens": tokens}, tables, task="language")
     assert found[:3] == ("training.windows.batch_size", rows, f"--batch-tokens {tokens}")
 
 
@@ -211,7 +214,7 @@ def test_other_keys_that_the_user_has_set_stay():
     """The heads are set by hand: a width that they divide is right, another one is an error that names the option."""
     heads = {f"model.{part}.heads": 4 for part in ("encoder.mixer", "decoder.mixer", "decoder.cross")}
     tables = catalog.find_recipe("transformer-tiny").tables
-    expanded = expand_short_options({"width": 96}, tables, requested={"model": {"encoder": {"mixer": {"heads": 4}}}})
+    expanded = expanded_keys({"width": 96}, tables, requested={"model": {"encoder": {"mixer": {"heads": 4}}}})
     assert "model.encoder.mixer.heads" not in {one.key for one in expanded}
     check("seq2seq", None, heads, width=100)
     with pytest.raises(ConfigError, match=r"--width 30|--set") as error:

@@ -63,7 +63,7 @@ def test_as_many_threads_as_free_cores(machine, idle, free, expected):
     assert free_cores() == pytest.approx(free)
     number, notes = used()
     assert number == expected
-    shown = f"{free:.1f} CPU cores" if free else "No CPU core"
+    shown = f"{free:.1f} of " if free else "No CPU core"
     assert [(f"{expected} thread" in note, shown in note, "OMP_NUM_THREADS" in note) for note in notes] == (
         [(True, True, True)] if expected < 4 else [])
 

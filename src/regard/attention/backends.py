@@ -189,7 +189,7 @@ def has_fused_scores(problem: AttentionProblem) -> bool:
 
 
 def with_tiled_score(problem: AttentionProblem) -> AttentionProblem:
-    """The same problem, with additive scores computed a piece at a time."""
+    """The problem with additive scores that are computed a piece at a time."""
     score = problem.score
     if launch.in_torch_func():  # which does not take its gradient
         return problem

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from regard.checks import join_names
 from regard.cli.options import (
     AUTO_DEVICE,
     DATA_PANEL,
@@ -33,7 +34,6 @@ from regard.cli.options import (
     choose_target,
     complete_names,
     expand_options,
-    join_names,
     open_task,
     with_examples,
 )
@@ -60,6 +60,7 @@ SHOWN_SENTENCES = 3
 SENTENCE_PAGES = "sentences"
 """The folder of the pages that rows of the comparison link to."""
 MIN_WIDTH, MEMORY_PANEL = 40, "Memory tasks"
+TASKS = ("copy", "recall", "adding", "label")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class MemoryOptions:
 
     task: Annotated[str | None, typer.Option(
         "--task", metavar="NAME", rich_help_panel=MEMORY_PANEL, show_default=False,
-        autocompletion=complete_names("copy", "recall", "adding", "label"),
+        autocompletion=complete_names(*TASKS),
         help="Train recurrence, convolution, self-attention and RWKV on a synthetic memory task: copy, recall or "
         "adding; or label: on DATA with a label for every token (TSV, CoNLL, JSONL).")] = None
     mixers: Annotated[str | None, typer.Option(
@@ -166,6 +167,8 @@ def compare(
     data with a label for every token. Exit code 1: a training failed; 2: the call or the data was
     wrong; 130: interrupted.
     """
+    if memory.task is not None and memory.task not in TASKS:
+        fail(f"--task must be one of {', '.join(TASKS)}, but is {memory.task} instead.")
     if memory.task == "label":
         _refuse([*_given(options, "road", "beam", "to"), *_given(memory, "mixers", "lengths", "long")],
                 "with --task label")

@@ -31,7 +31,7 @@ from regard.cli.options import (
     with_examples,
 )
 from regard.cli.output import fail, say_notes, show_count
-from regard.terminal import Terminal, escape_unprintable
+from regard.terminal import Terminal, align_columns, escape_unprintable
 
 if TYPE_CHECKING:
     from regard.data.doctor import DoctorReport, SkippedEntries
@@ -131,8 +131,8 @@ class FileOptions:
 def check(
     data: Annotated[list[str], typer.Argument(
         metavar="DATA", help="Sentence pairs (TSV, JSONL, PO, TMX, or pairs of plain files: sources, then targets), "
-        "also compressed with gzip. With --task label: sequences with a label for every token (TSV, CoNLL, JSONL). - "
-        "is standard input.")],
+        "also compressed with gzip. With --task label: sequences with a label for every token (TSV, CoNLL, JSONL). "
+        "With --task tracks: CSV or TSV with frame, agent, x and y. - is standard input.")],
     *,
     task: Annotated[str | None, typer.Option(
         "--task", metavar="NAME", rich_help_panel=DATA_PANEL, show_default="seq2seq, or tracks by the header of DATA",
@@ -154,7 +154,7 @@ def check(
     stand, agents per frame, and the number of windows. Exit code 2: the data cannot be read, or nothing is left.
     """
     if task not in (None, *CHECKED_TASKS):
-        fail(f"--task must be {' or '.join(CHECKED_TASKS)}, but is {task} instead.")
+        fail(f"--task must be one of {', '.join(CHECKED_TASKS)}, but is {task} instead.")
     if task is None:
         task = "tracks" if _are_tracks(data, tracks.columns) else "seq2seq"
     if task == "tracks":
@@ -272,7 +272,8 @@ def tracks(
     frames: Annotated[int, typer.Option(
         "--frames", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="Frames of a scene, 0.4 s apart.")] = 400,
     agents: Annotated[int, typer.Option(
-        "--agents", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL, help="People in a scene at a time, about.")] = 12,
+        "--agents", metavar="N", min=1, rich_help_panel=OUTPUT_PANEL,
+        help="Approximate number of people in a scene at a time.")] = 12,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, rich_help_panel=OUTPUT_PANEL,
                                       help="Random seed.")] = 0,
 ) -> None:
@@ -324,9 +325,9 @@ def _check_tracks(data: Sequence[str], options: WindowOptions, as_json: bool) ->
 def draw_tracks_report(tables: dict[str, Any], terminal: Terminal) -> None:
     """Print the report on tracks."""
     terminal.heading("Scenes")
-    rows = [["", "rows", "frames", "step", "agents", "per frame", "windows", "complete agents"]]
+    rows = [["", "rows", "frames", "step", "agents", "per frame", "windows", "complete"]]
     for scene in tables["scenes"]:
-        around = f"{scene['per_frame']['mean']:.1f}, at most {scene['per_frame']['max']}"
+        around = f"{scene['per_frame']['mean']:.1f} (max {scene['per_frame']['max']})"
         rows.append([escape_unprintable(os.path.basename(scene["name"])), f"{scene['rows']:,}", f"{scene['frames']:,}",
                      f"{scene['step']:g}", f"{scene['agents']:,}", around, f"{scene['windows']:,}",
                      f"{scene['complete']:,}"])
@@ -545,15 +546,11 @@ def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
 
 def _draw_columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:
     """Print rows of cells in columns; if the width is too small, each cell on its own line."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    if 2 + sum(widths) + 2 * (len(widths) - 1) <= terminal.width:
-        first, *others = widths
-        lines = ["  " + row[0].ljust(first) + "".join("  " + cell.rjust(width)
-                 for cell, width in zip(row[1:], others, strict=True)) for row in rows]  # fmt: skip
+    lines = [f"  {line}" for line in align_columns(rows)]
+    if max(map(len, lines)) <= terminal.width:
         terminal.beside([lines])
         return
-    head = rows[0] if not rows[0][0] else [""] * len(widths)
+    head = rows[0] if not rows[0][0] else [""] * len(rows[0])
     for row in rows if head is not rows[0] else rows[1:]:
         terminal.text(row[0])
         for name, cell in zip(head[1:], row[1:], strict=True):

@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from regard.tasks.translator import Translator
 
 Table = dict[str, Any]
-
-
 DEFAULT_BEAM_SIZE, DEFAULT_TOKENIZER = 5, "13a"
+SHOWN_LABELS = 12
+"""Labels that a message lists."""
 OPTION_TASKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("direction", "to", "beam", "lowercase", "tokenize", "output"), ("Translator",)),
     **dict.fromkeys(("source", "target", "format"), ("Translator", "Labeller")),
@@ -132,9 +132,9 @@ def evaluate(
     data: Annotated[list[str] | None, typer.Argument(
         metavar="DATA", show_default=False,
         help="Test data. Translator: sentence pairs (TSV, JSONL, PO, TMX, or two plain files: sources, then targets). "
-        "Language model and masked language model: plain text. Classifier: a TSV of text and label, a folder with one "
-        "folder of images per class, or two IDX files. Labeller: sequences with a label for every token (TSV, CoNLL, "
-        "JSONL). - is standard input.")] = None,
+        "Language model and masked language model: plain text. Classifier: texts with labels (TSV, JSONL), a folder "
+        "with one folder of images per class, or two IDX files. Labeller: sequences with a label for every token (TSV, "
+        "CoNLL, JSONL). Forecaster: tracks (CSV, TSV). - is standard input.")] = None,
     *,
     options: EvaluationOptions,
     device: DeviceOption = AUTO_DEVICE,
@@ -341,19 +341,28 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], options: Evaluatio
     say_notes(log.notes)
     if not sequences:
         raise DataError(f"{', '.join(data)}: There are no labelled sequences in this data.")
+    names, own = {label for _, labels in sequences for label in labels}, task.label_names()
+    if not names & {*own}:
+        raise DataError(f"{', '.join(data)}: The model knows none of these labels ({_format_names(sorted(names))}). "
+                        f"Its labels are {_format_names(own)}.")
     found = evaluate_labeller(task, sequences, batch_tokens=options.batch_tokens)
     if options.confusion is not None:
         _draw_confusion(found.scores, options.confusion)
     merged = {}
     if groups is not None:
-        names = found.scores.rows
-        if unknown := groups.unknown(names):
+        rows = found.scores.rows
+        if unknown := groups.unknown(rows):
             what = "is a label" if len(unknown) == 1 else "are labels"
             say_notes([f"--merge: {', '.join(unknown)} {what} of neither the model nor the data."])
-        merged["merged"] = _label_table(found.scores.merged(groups.groups_of(names)))
+        merged["merged"] = _label_table(found.scores.merged(groups.groups_of(rows)))
     return {"task": "labeller", "unit": task.unit, "sequences": found.sequences, "empty": len(empty),
             "loss": found.loss, "unknown_labels": found.scores.unknown, "irregular_spans": found.irregular,
             **_label_table(found.scores), **merged}
+
+
+def _format_names(names: Sequence[str]) -> str:
+    """The first labels of a list."""
+    return escape_unprintable(", ".join([*names[:SHOWN_LABELS], *(["..."] if len(names) > SHOWN_LABELS else [])]))
 
 
 def _label_table(scores: "LabelScores") -> Table:
@@ -421,7 +430,7 @@ def _draw_forecaster(found: Table, terminal: Terminal) -> None:
     """A table of the model and the baselines for each least number of agents."""
     from regard.tasks.forecaster import BASELINES, MIN_AGENTS
 
-    columns = {"ade": "minADE", "fde": "minFDE", "top_ade": "ADE of the most probable", "top_fde": "FDE",
+    columns = {"ade": "minADE", "fde": "minFDE", "top_ade": "ADE@1", "top_fde": "FDE@1",
                "jade": "JADE", "jfde": "JFDE", "collisions": "collisions"}
     for least in MIN_AGENTS:
         part = found.get(f"agents>={least}")
@@ -433,12 +442,10 @@ def _draw_forecaster(found: Table, terminal: Terminal) -> None:
         for name in ("model", *BASELINES):
             cells.append([name, *("" if key not in part[name] else f"{100 * part[name][key]:.1f}%"
                                   if key == "collisions" else f"{part[name][key]:.3f}" for key in columns)])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                                zip(row[1:], widths[1:], strict=True))])
-                          for row in cells]])
-    terminal.text(f"minADE, minFDE: the best of {plural(found['futures'], 'future')} of each agent. JADE, JFDE: the "
-                  "best future of the whole window, one for all of its agents. Distances are in the units of the data.")
+        terminal.columns(cells)
+    terminal.text(f"minADE, minFDE: the best of {plural(found['futures'], 'future')} of each agent. ADE@1, FDE@1: its "
+                  "most probable future. JADE, JFDE: the best future of the whole window, one for all of its agents. "
+                  "Distances are in the units of the data.")
 
 
 def _loss_table(loss: "TokenLoss") -> Table:
@@ -450,10 +457,7 @@ def _draw_directions(found: Table, terminal: Terminal) -> None:
     cells = [["direction", "pairs", "BLEU", "chrF", "loss"]]
     for name, row in [*((one["direction"], one) for one in found["directions"]), ("mean", found)]:
         cells.append([name, f"{row['pairs']:,}", f"{row['bleu']:.2f}", f"{row['chrf']:.2f}", f"{row['loss']:.4f}"])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                            zip(row[1:], widths[1:], strict=True))])
-                      for row in cells]])
+    terminal.columns(cells)
     first = found["directions"][0]
     terminal.table({"Search": f"beam size {found['beam']}", "BLEU signature": first["bleu_signature"],
                     "chrF signature": first["chrf_signature"]})
@@ -475,9 +479,7 @@ def _draw_table(found: Table, terminal: Terminal) -> None:
         for row in buckets:
             words = f"{row['least']}-{row['most']}" if row["most"] is not None else f"{row['least']} or more"
             cells.append([words, f"{row['pairs']:,}", f"{row['bleu']:.2f}", f"{row['chrf']:.2f}"])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        terminal.beside([["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-                          for row in cells]])
+        terminal.columns(cells, left=())
 
 
 def _draw_labels(found: Table, terminal: Terminal) -> None:
@@ -492,10 +494,7 @@ def _draw_labels(found: Table, terminal: Terminal) -> None:
         for row in rows:
             percent = [f"{100 * row[key]:.2f}" for key in ("precision", "recall", "f1")]
             cells.append([escape_unprintable(row["label"]), *percent, f"{row['expected']:,}", f"{row['predicted']:,}"])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        terminal.beside([["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                                zip(row[1:], widths[1:], strict=True))])
-                          for row in cells]])
+        terminal.columns(cells)
 
 
 def _labeller_rows(found: Table) -> dict[str, str]:

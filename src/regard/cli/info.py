@@ -101,7 +101,7 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
     size = _format_bytes(found.model_bytes)
     if found.all_bytes > found.model_bytes * 1.01:
         size += f"; {_format_bytes(found.all_bytes)} with checkpoints and other files"
-    trained_on = ", ".join(found.files)
+    files = ("files, validation data included: " if len(found.files) > 1 else "") + ", ".join(found.files)
     counts = ", ".join(plural(count, name[:-1]) for name, count in found.counts.items())
     return [
         ("Task", found.task or "unknown"),
@@ -112,7 +112,7 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
         ("Labels", ", ".join(found.labels[:20]) + (", ..." if len(found.labels) > 20 else "")),
         ("Fine-tuned from", _format_start(found)),
         ("Scores", _format_scores(found)),
-        ("Trained on", f"{counts} ({trained_on})" if counts and trained_on else trained_on),
+        ("Data", f"{counts} ({files})" if counts and files else files),
         ("Training", "" if found.training is None else _format_training(found.training, found.parameters is not None)),
         ("Size on disk", size),
         ("Saved by", f"regard {found.version}" if found.version else ""),
@@ -133,9 +133,9 @@ def _format_start(found: "ModelInfo") -> str:
 
 def format_stored_score(name: str, value: float) -> str:
     """A score of a record with its name: BLEU 41.25, general BLEU 39.9."""
-    names = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "general_bleu": "general BLEU", "general_chrf": "general chrF",
-             "general_loss": "general loss"}
-    return f"{names.get(name, name)} {value:.4g}"
+    from regard.tasks.card import score_name
+
+    return f"{score_name(name)} {value:.4g}"
 
 
 def _format_scores(found: "ModelInfo") -> str:
@@ -164,8 +164,9 @@ def _format_parts(metric: str, scores: "Mapping[str, float]") -> str:
 
 def _format_training(status: "TrainingFolderStatus", has_model: bool) -> str:
     from regard.checks import plural
+    from regard.training.status import format_clock
 
-    time = "" if status.seconds is None else f" in {_format_duration(status.seconds)}"
+    time = "" if status.seconds is None else f" in {format_clock(status.seconds)}"
     if status.finished:
         return f"finished: {plural(status.step, 'step')}{time}"
     of = "" if status.steps is None else f" of {status.steps:,}"
@@ -197,12 +198,6 @@ def _resume_command(model: str, status: "TrainingFolderStatus") -> str:
     words += [] if status.start is None else ["--from", path_argument(status.start)]
     words += ["-o", model, "--resume"]
     return shlex.join(words)
-
-
-def _format_duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _format_bytes(count: int) -> str:

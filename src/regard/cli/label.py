@@ -3,7 +3,6 @@
 A line of the result is the text, a tab and the labels: side by side for characters, with spaces between them for words.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ from regard.cli.options import (
     DeviceOption,
     JsonOption,
     ModelArgument,
+    is_file_name,
     open_task,
     process_each,
     text_blocks,
@@ -85,7 +85,7 @@ def label(
 
 def _blocks(texts: Sequence[str] | None) -> Iterator[list[str]]:
     """The texts of the call, or the lines of the file that it names, or of standard input."""
-    if not texts or len(texts) > 1 or texts == ["-"] or not os.path.isfile(texts[0]):
+    if not texts or len(texts) > 1 or not is_file_name(texts[0]):
         yield from text_blocks(texts)
         return
     from regard.data.sources.text import DataError, InputFile, read_lines

@@ -535,10 +535,8 @@ def _likely_tokens(found: "TracedPredictions", place: int) -> str:
 
 
 def _print_table(rows: Sequence[tuple[str, ...]], terminal: Terminal) -> None:
-    """Print rows of cells, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    terminal.beside([["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                      for row in rows]])
+    """Print rows of cells, all columns aligned to the left."""
+    terminal.columns(rows, left=range(len(rows[0])))
 
 
 def _print_influence(trace: "Trace", terminal: Terminal) -> None:
@@ -732,11 +730,7 @@ def _draw_heads(found: "HeadReport", terminal: Terminal) -> None:
             ROLE_NAMES[role] if one.role else f"({ROLE_NAMES[role]})", f"{one.roles[role]:.2f}",
             f"{found.even[one.attention][role]:.2f}"]
         cells.append([one.attention, str(one.head), f"{one.cost:+.4f}", f"{one.cost_error:.4f}", *shown])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    left = (0, 4)
-    terminal.beside([["  ".join(cell.ljust(width) if place in left else cell.rjust(width)
-                                for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-                      for row in cells]])
+    terminal.columns(cells, left=(0, 4))
     terminal.text("cost: rise of the loss in nats when the output of the head is zero; +-: its standard error over the "
                   "sentences. weight: mean attention weight on the places of the role; even: the same for a head that "
                   "attends to all tokens alike. In brackets: the strongest role of a head that has less than half of "

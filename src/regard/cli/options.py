@@ -24,6 +24,7 @@ names of options work with a notice (`RENAMED_OPTIONS`).
 """
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from regard.checks import plural
+from regard.checks import join_names, plural
 from regard.cli.output import fail, say
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ TASK_NOUNS = {"Translator": "a translator", "Completer": "a language model", "Fi
               "Classifier": "a classifier", "Labeller": "a labeller", "Embedder": "an encoder without a head",
               "Forecaster": "a forecaster of tracks"}
 """How messages call the task classes."""
+FILE_ENDINGS = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
+"""A single word with such an ending is a file name, even if the file is missing."""
 AUTO_DEVICE = "auto"
 MAX_BEAMS = 10_000
 """Beams, samples or results of a text, at most: the memory of a search grows with them."""
@@ -76,7 +79,7 @@ ENGINE_PANEL, OUTPUT_PANEL, SYNTHETIC_PANEL = "Engine", "Output", "Synthetic dat
 PANELS = ("Arguments", DATA_PANEL, MODEL_PANEL, TRAINING_PANEL, SYNTHETIC_PANEL, SEARCH_PANEL, SAMPLING_PANEL,
           CONSTRAINTS_PANEL, NETWORK_PANEL, LIMITS_PANEL, ENGINE_PANEL, OUTPUT_PANEL)
 """Sections of every command's help, in this order; other sections follow, and "Options" is the last."""
-EXAMPLES_ATTRIBUTE, NO_BREAK_SPACE = "examples", "\xa0"
+EXAMPLES_ATTRIBUTE, NO_BREAK_SPACE, NO_BREAK_HYPHEN = "examples", "\xa0", "\u2011"
 SAMPLING_HINT = "--sample replaces beam search. Leave one of them out."
 GivenT = TypeVar("GivenT")
 DoneT = TypeVar("DoneT")
@@ -132,7 +135,7 @@ FormatOption = Annotated[str | None, typer.Option(
 
 ToOption = Annotated[str | None, typer.Option(
     "--to", metavar="LANGUAGE", rich_help_panel=SEARCH_PANEL, show_default=False,
-    help="Target language of a model for several languages, such as fr. The language of the source need not be said.")]
+    help="Target language of a model for several languages, such as fr. The source language need not be given.")]
 
 
 def beam_option(default: str, **options: Any) -> Any:
@@ -246,11 +249,6 @@ def _given_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def join_names(names: list[str]) -> str:
-    """Names of options in a sentence."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def choose_device(device: str) -> str:
     """The device of this name; for auto a GPU if there is one. Exits with 2 if torch does not have it."""
     import torch
@@ -300,6 +298,15 @@ def choose_target(task: "Task", to: str | None, told: "Collection[LanguagePair]"
     if to is None and len(targets) == 1 and find_language(targets[0], task.target_languages) is not None:
         return task.into(targets[0])
     return task.into(to)
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text of the call is the name of a file, or looks like the name of a missing one."""
+    try:
+        exists = os.path.exists(text) and not os.path.isdir(text)
+    except ValueError:  # a NUL, or half a surrogate pair
+        return False
+    return exists or (text.lower().endswith(FILE_ENDINGS) and len(text.split()) == 1)
 
 
 def text_blocks(texts: Sequence[str] | None) -> Iterator[list[str]]:
@@ -397,14 +404,16 @@ class PanelCommand(RenamedOptionsCommand):
             is_argument = parameter.param_type_name == "argument"
             title = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
             shown = _argument_name(parameter) if is_argument else name
-            sections.setdefault(title, []).append((shown, _plain_default(text, is_argument)))
+            text = _plain_default(text, is_argument).replace("-", NO_BREAK_HYPHEN)  # en-fr and --option stay whole
+            sections.setdefault(title, []).append((shown, text))
         if "Options" in sections:
             sections["Options"] = sections.pop("Options")
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
-        formatter.buffer[:] = [part.replace(NO_BREAK_SPACE, " ") for part in formatter.buffer]
+        formatter.buffer[:] = [part.replace(NO_BREAK_SPACE, " ").replace(NO_BREAK_HYPHEN, "-")
+                               for part in formatter.buffer]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples as they are, without wrapping."""

@@ -1,6 +1,7 @@
 """`regard serve`: models as an HTTP service, with a web page, for clients of LibreTranslate and OpenAI."""
 
 import importlib.util
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from regard.cli.options import (
     DeviceOption,
     choose_device,
     complete_names,
+    expand_options,
     with_examples,
 )
 from regard.cli.output import fail, say, write_line
@@ -28,6 +30,52 @@ PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "pyt
 """Modules of the extra `serve`, and their packages."""
 
 
+@dataclass(frozen=True)
+class NetworkOptions:
+    """Options about who may connect."""
+
+    host: Annotated[str, typer.Option(
+        "--host", metavar="ADDRESS", rich_help_panel=NETWORK_PANEL,
+        help="Address to listen on. 0.0.0.0 lets other machines connect.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(
+        "-p", "--port", metavar="N", min=0, max=65535, rich_help_panel=NETWORK_PANEL,
+        help="Port; 0 is any free one.")] = 5000
+    allowed_host: Annotated[list[str] | None, typer.Option(
+        "--allowed-host", metavar="NAME", rich_help_panel=NETWORK_PANEL, show_default="localhost, IP addresses",
+        help="Host name under which the server is reached; repeat it for several. * allows all.")] = None
+    cors_origin: Annotated[list[str] | None, typer.Option(
+        "--cors-origin", metavar="ORIGIN", rich_help_panel=NETWORK_PANEL, show_default="none",
+        help="Origin of web pages that may use the server, such as https://example.org; repeat it for "
+        "several.")] = None
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """Options about how much a client may ask for; the fields of `ServerSettings` with these names."""
+
+    rate_limit: Annotated[int | None, typer.Option(
+        "--rate-limit", metavar="N", min=1, rich_help_panel=LIMITS_PANEL, show_default="unlimited",
+        help="Maximum requests per minute for each key or, without keys, for each client address.")] = None
+    max_queue: Annotated[int, typer.Option(
+        "--max-queue", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
+        help="Maximum number of texts that wait for a model; further requests are answered 429.")] = 512
+    timeout: Annotated[float, typer.Option(
+        "--timeout", metavar="SECONDS", min=0.001, rich_help_panel=LIMITS_PANEL, show_default="60",
+        help="Time limit of a request (504 after it); a file may take ten times as long.")] = 60.0
+    drain_timeout: Annotated[float, typer.Option(
+        "--drain-timeout", metavar="SECONDS", min=0.001, rich_help_panel=LIMITS_PANEL, show_default="30",
+        help="Time that requests in flight get after SIGTERM.")] = 30.0
+    max_characters: Annotated[int, typer.Option(
+        "--max-characters", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
+        help="Maximum number of characters in a request, all texts together.")] = 10_000
+    max_batch: Annotated[int, typer.Option(
+        "--max-batch", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
+        help="Maximum number of texts in a request.")] = 128
+    max_file_size: Annotated[int, typer.Option(
+        "--max-file-size", metavar="BYTES", min=1, rich_help_panel=LIMITS_PANEL, show_default="10485760, 10 MiB",
+        help="Maximum size of a file.")] = 10 << 20
+
+
 @with_examples("""
     regard serve model                            # http://127.0.0.1:5000
     regard serve en-fr=model --port 8080          # a folder without languages
@@ -35,6 +83,7 @@ PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "pyt
     regard serve --make-key alice >> keys.txt     # an API key for alice
     regard serve model --key-file keys.txt --rate-limit 60 --log json
 """)
+@expand_options
 def serve(
     models: Annotated[list[str] | None, typer.Argument(
         metavar="MODEL", show_default=False,
@@ -46,40 +95,9 @@ def serve(
     make_key: Annotated[str | None, typer.Option(
         "--make-key", metavar="NAME", rich_help_panel=DATA_PANEL, show_default=False,
         help="Make an API key: print its line for the key file, and the key itself on stderr. Then exit.")] = None,
-    host: Annotated[str, typer.Option(
-        "--host", metavar="ADDRESS", rich_help_panel=NETWORK_PANEL,
-        help="Address to listen on. 0.0.0.0 lets other machines connect.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(
-        "-p", "--port", metavar="N", min=0, max=65535, rich_help_panel=NETWORK_PANEL,
-        help="Port; 0 is any free one.")] = 5000,
-    allowed_host: Annotated[list[str] | None, typer.Option(
-        "--allowed-host", metavar="NAME", rich_help_panel=NETWORK_PANEL, show_default="localhost, IP addresses",
-        help="Host name under which the server is reached; repeat it for several. * allows all.")] = None,
-    cors_origin: Annotated[list[str] | None, typer.Option(
-        "--cors-origin", metavar="ORIGIN", rich_help_panel=NETWORK_PANEL, show_default="none",
-        help="Origin of web pages that may use the server, such as https://example.org; repeat it for "
-        "several.")] = None,
-    rate_limit: Annotated[int | None, typer.Option(
-        "--rate-limit", metavar="N", min=1, rich_help_panel=LIMITS_PANEL, show_default="unlimited",
-        help="Maximum requests per minute for each key or, without keys, for each client address.")] = None,
-    max_queue: Annotated[int, typer.Option(
-        "--max-queue", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
-        help="Maximum number of texts that wait for a model; further requests are answered 429.")] = 512,
-    timeout: Annotated[float, typer.Option(
-        "--timeout", metavar="SECONDS", min=0.001, rich_help_panel=LIMITS_PANEL,
-        help="Time limit of a request (504 after it); a file may take ten times as long.")] = 60.0,
-    drain_timeout: Annotated[float, typer.Option(
-        "--drain-timeout", metavar="SECONDS", min=0.001, rich_help_panel=LIMITS_PANEL,
-        help="Time that requests in flight get after SIGTERM.")] = 30.0,
-    max_characters: Annotated[int, typer.Option(
-        "--max-characters", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
-        help="Maximum number of characters in a request, all texts together.")] = 10_000,
-    max_batch: Annotated[int, typer.Option(
-        "--max-batch", metavar="N", min=1, rich_help_panel=LIMITS_PANEL,
-        help="Maximum number of texts in a request.")] = 128,
-    max_file_size: Annotated[int, typer.Option(
-        "--max-file-size", metavar="BYTES", min=1, rich_help_panel=LIMITS_PANEL, show_default="10485760, 10 MiB",
-        help="Maximum size of a file.")] = 10 << 20,
+    *,
+    network: NetworkOptions,
+    limits: LimitOptions,
     device: DeviceOption = AUTO_DEVICE,
     threads: Annotated[int | None, typer.Option(
         "--threads", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="all cores, shared by the models",
@@ -106,10 +124,9 @@ def serve(
         from regard.serving.settings import ServerSettings
 
         settings = ServerSettings(
-            host=host, port=port, allowed_hosts=tuple(allowed_host or ()), cors_origins=tuple(cors_origin or ()),
-            key_file=key_file, rate_limit=rate_limit, max_queue=max_queue, timeout=timeout,
-            drain_timeout=drain_timeout, max_characters=max_characters, max_batch=max_batch,
-            max_file_size=max_file_size, log=log, device=choose_device(device), threads=threads)
+            host=network.host, port=network.port, allowed_hosts=tuple(network.allowed_host or ()),
+            cors_origins=tuple(network.cors_origin or ()), key_file=key_file, log=log, device=choose_device(device),
+            threads=threads, **vars(limits))
         _serve(models, settings)
     except ValueError as error:
         fail(str(error))

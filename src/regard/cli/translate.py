@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from regard.checks import join_names
 from regard.cli.options import (
     AUTO_DEVICE,
     BLOCK_SIZE,
@@ -44,7 +45,7 @@ from regard.cli.options import (
     choose_device,
     complete_names,
     expand_options,
-    join_names,
+    is_file_name,
     make_beam,
     make_sampling,
     open_task,
@@ -70,8 +71,6 @@ TORCH, CTRANSLATE2 = "torch", "ctranslate2"
 DEFAULT_BEAM_SIZE = 5
 ALL_ENTRIES = "all"
 FORMAT_ALIASES = {"txt": "plain"}
-FILE_ENDINGS = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
-"""A single word with such an ending is a file name, even if the file is missing."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +245,8 @@ def translate(
         help="Texts, or one file. Without any, or with -, the lines of standard input.")] = None,
     format: Annotated[str | None, typer.Option(
         "--format", metavar="NAME", rich_help_panel=DATA_PANEL, show_default="from the file name",
-        autocompletion=complete_names("txt", "tsv", "jsonl", "po", "tmx"),
-        help="File format: txt, tsv, jsonl, po or tmx.")] = None,
+        autocompletion=complete_names("plain", "tsv", "jsonl", "po", "tmx"),
+        help="File format: plain (one text per line), tsv, jsonl, po or tmx.")] = None,
     source: SourceOption = None,
     target: TargetOption = None,
     entries: Annotated[str, typer.Option(
@@ -310,7 +309,7 @@ def _find_document(texts: Sequence[str] | None, output: str | None, format: str 
     """The file to translate; None for texts and standard input."""
     given = list(texts or [])
     wants_file = output is not None or format not in (None, "plain")
-    names_file = len(given) == 1 and given != ["-"] and (wants_file or _is_file(given[0]))
+    names_file = len(given) == 1 and given != ["-"] and (wants_file or is_file_name(given[0]))
     file_options = {"--source": source is not None, "--target": target is not None, "--entries": entries != ALL_ENTRIES}
     if names_file or wants_file or format is not None or any(file_options.values()):
         from regard import checks
@@ -320,7 +319,7 @@ def _find_document(texts: Sequence[str] | None, output: str | None, format: str 
             checks.pick("format", format, FORMATS)
         checks.pick("entries", entries, ENTRIES)
         check_side_names(source, target)
-    if names_file and not _is_file(given[0]) and not os.path.isdir(given[0]):
+    if names_file and not is_file_name(given[0]) and not os.path.isdir(given[0]):
         fail(f"{given[0]:.80}: There is no such file. -o and --format translate a file; leave them out to translate a "
              "text.")
     if names_file:
@@ -335,15 +334,6 @@ def _find_document(texts: Sequence[str] | None, output: str | None, format: str 
         fail(f"{join_names(names)} {'chooses' if len(names) == 1 else 'choose'} a part of a file: give its name. Texts "
              "and standard input are translated as they are.")
     return None
-
-
-def _is_file(text: str) -> bool:
-    """Whether this is the name of a readable file, or looks like the name of a missing one."""
-    try:
-        exists = os.path.exists(text) and not os.path.isdir(text)
-    except ValueError:  # a NUL, or half a surrogate pair
-        return False
-    return exists or (text.lower().endswith(FILE_ENDINGS) and len(text.split()) == 1)
 
 
 def _document_blocks(document: "TextDocument") -> Iterator[list[str]]:

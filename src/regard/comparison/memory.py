@@ -31,10 +31,8 @@ Legend: B rows, N tokens, D width.
 
 import math
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,14 +44,15 @@ from regard import checks
 from regard.attention.layer import SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import MixerConfig, Stack, StackConfig
-from regard.comparison.memory_tasks import MEMORY_TASKS, MemoryBatch, MemoryTask
-from regard.comparison.memory_tasks import make_task as made
+from regard.comparison.memory_tasks import MEMORY_TASKS, MemoryBatch, MemoryTask, make_task
 from regard.convolution import Convolution, ConvolutionConfig, receptive_field
 from regard.models.embedding import make_output_layer
 from regard.position.rotary import RotaryConfig
 from regard.recurrence.cells import CELLS
 from regard.recurrence.scan import RecurrenceConfig
 from regard.rwkv.time_mix import RWKV4Config, RWKV7Config
+from regard.terminal import align_columns
+from regard.training.train import flush_denormals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +126,7 @@ def stack_config(way: MemoryMixer, tokens: int, width: int) -> StackConfig:
 
 def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:
     """The widest model within the parameter budget, in steps of 8 features, or of those of a head of RWKV-7."""
-    way = checks.pick("ways", name, MEMORY_MIXERS)
+    way = checks.pick("mixers", name, MEMORY_MIXERS)
     width = way.width_step
     if _count_parameters(task, way, width) > parameters:
         raise checks.wrong("parameters",
@@ -253,7 +252,7 @@ def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: 
     curve: list[tuple[int, float]] = []
     accuracy: float | None = None
     began = time.perf_counter()
-    with _flush_denormals():
+    with flush_denormals():
         for step in range(1, budget.steps + 1):
             batch = task.after((step - 1) / budget.steps).batch(budget.rows, stream)
             optimiser.zero_grad()
@@ -290,17 +289,6 @@ def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@contextmanager
-def _flush_denormals() -> Iterator[None]:
-    """Flush denormal numbers to 0: vanishing gradients are denormal, and a CPU is many times slower with them."""
-    before = sys.float_info.min / 2 == 0.0  # how it was; torch does not callback
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
-
-
 DEFAULT_MIXERS = ("rnn", "lstm", "gru", "convolution", "attention", "rwkv7")
 
 
@@ -318,7 +306,8 @@ LONG = MemoryScale({name: (64, 256, 1024) for name in MEMORY_TASKS},
 SCALES = {"quick": QUICK, "long": LONG}
 
 
-def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] | None = None,
+@checks.renamed_arguments(ways="mixers")
+def run(task: str, mixers: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] | None = None,
         budget: MemoryBudget | None = None, seeds: int = 1, device: str | torch.device = "cpu", scale: str = "quick",
         on_validation: Callable[[str, int, int, int, float], None] | None = None,
         on_result: Callable[[MemoryResult], None] | None = None) -> list[MemoryResult]:
@@ -326,29 +315,29 @@ def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] 
 
     Args:
         task: "copy", "recall" or "adding".
-        ways: names from `MEMORY_MIXERS`.
+        mixers: names from `MEMORY_MIXERS`.
         lengths: by default those of the scale.
         budget: the budget of each training, by default that of the scale.
         seeds: how many, from 0.
         scale: "quick" or "long": the defaults of lengths and budget.
-        on_validation: called with way, length, seed, step and validation loss at every validation.
+        on_validation: called with mixer, length, seed, step and validation loss at every validation.
         on_result: called with each result.
     """
     chosen = checks.pick("scale", scale, SCALES)
     checks.pick("task", task, MEMORY_TASKS)
-    for way in ways:
-        checks.pick("ways", way, MEMORY_MIXERS)
-    if not ways:
-        raise checks.wrong("ways", "at least one", "none", f"There are {', '.join(MEMORY_MIXERS)}.")
+    for name in mixers:
+        checks.pick("mixers", name, MEMORY_MIXERS)
+    if not mixers:
+        raise checks.wrong("mixers", "at least one", "none", f"There are {', '.join(MEMORY_MIXERS)}.")
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise checks.wrong("seeds", "a whole number, at least 1", repr(seeds))
-    tasks = [made(task, length) for length in dict.fromkeys(chosen.lengths[task] if lengths is None else lengths)]
+    tasks = [make_task(task, length) for length in dict.fromkeys(chosen.lengths[task] if lengths is None else lengths)]
     if not tasks:
         raise checks.wrong("lengths", "at least one", "none")
     budget = chosen.budget if budget is None else budget
     results = []
     for one in tasks:
-        for way in dict.fromkeys(ways):
+        for way in dict.fromkeys(mixers):
             for seed in range(seeds):
                 callback = None if on_validation is None else _bind_run(on_validation, way, one.length, seed)
                 results.append(learn(one, way, budget, seed, device, callback))
@@ -425,14 +414,14 @@ def result_lines(results: Sequence[MemoryResult]) -> list[str]:
                       f"{sum(one.seconds for one in own):.0f}"])
     cells.append([WITHOUT_MEMORY, *(_chance_cell(task, length) for length in lengths), "", "", "", "", ""])
     solved = "* solved: the loss is at most 1 % of what it is without memory."
-    found = [f"{task.name}: {_measure_name(task)}, by {task.unit}", *_align_columns(cells), solved]
+    found = [f"{task.name}: {_measure_name(task)}, by {task.unit}", *align_columns(cells), solved]
     figures = published_results(task.name)
     if figures:
         rows = [["published", "length", "value", "source"]]
         rows += [[one.way + (f" ({one.model})" if one.model else ""),
                   "every" if one.length is None else f"{one.length:,}", f"{one.measure} {one.value}", one.source]
                  for one in figures]
-        found += ["", *_align_columns(rows)]
+        found += ["", *align_columns(rows)]
     return found
 
 
@@ -514,10 +503,3 @@ def _format_number(value: float) -> str:
 def _format_range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                  zip(row[1:], widths[1:], strict=True))]).rstrip() for row in rows]

@@ -13,14 +13,20 @@ from typing import NamedTuple
 import torch
 
 from regard._version import __version__
-from regard.comparison import runs as places
 from regard.comparison import splits
 from regard.comparison.measures import ModelMeasures, measure_model, shown_sentence
 from regard.comparison.pages import ResultTable, road_page
-from regard.comparison.runs import RunMeasures, RunReporter, run_comparison, thread_number
+from regard.comparison.runs import (
+    PAGE_FILE,
+    RESULTS_FILE,
+    RunMeasures,
+    RunReporter,
+    claim_folder,
+    run_comparison,
+    thread_number,
+)
 from regard.comparison.settings import ComparisonSettings
-from regard.comparison.splits import SplitFiles
-from regard.training.tasks import common as paths
+from regard.comparison.splits import DataFiles, SplitFiles
 
 SUMMARY_VERSION = 1
 RunResults = dict[str, list[ModelMeasures]]
@@ -90,24 +96,15 @@ PHRASEBOOK = "the phrasebook"
 
 
 @dataclass(frozen=True)
-class ComparisonData:
-    """The data of a comparison; by default the phrasebook."""
-
-    data: tuple[str, ...] = ()
-    validation: tuple[str, ...] = ()
-    test: tuple[str, ...] = ()
-    source: str | None = None
-    target: str | None = None
-    format: str | None = None
+class ComparisonData(DataFiles):
+    """The sentence pairs of a comparison; by default the phrasebook."""
 
     def identity(self) -> ResultTable:
-        """The sha256 of every file, and how they are read."""
+        """The sha256 of every file, and how they are read; or what the phrasebook is asked for."""
         if not self.data:
             return {PHRASEBOOK: {"drawn": splits.PHRASEBOOK_DRAWS, "clauses": splits.PHRASEBOOK_CLAUSES,
                                  "words": splits.PHRASEBOOK_WORDS}}
-        paths.open_inputs((*self.data, *self.validation, *self.test))
-        found = {name: paths.file_digests(getattr(self, name)) for name in ("data", "validation", "test")}
-        return {**found, **{name: getattr(self, name) for name in ("source", "target", "format")}}
+        return super().identity()
 
     def written(self, folder: Path, note: Callable[[str], None] = lambda text: None) -> SplitFiles:
         """Write the three split files into this folder; `note` is called with what to tell about the data."""
@@ -123,7 +120,7 @@ class ComparisonData:
 
 def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path, reporter: RunReporter) -> ResultTable:
     """Run or continue a comparison; its results are returned, and stored in the folder with an HTML page."""
-    place = places.claim_folder(folder, {"data": data.identity(), **setting.identity()})
+    place = claim_folder(folder, {"data": data.identity(), **setting.identity()})
     files = SplitFiles.at(place.data)
     if not all(path.exists() for path in files):
         files = data.written(place.data, reporter.note)
@@ -132,9 +129,9 @@ def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path
         lambda model, device, peak: measure_model(model, tested, beams=setting.beams, device=device, peak=peak),
         ModelMeasures.to_json, ModelMeasures.from_json))
     found = summarize_runs(setting, results, _describe_setup(setting, data, files, results))
-    place.write(places.RESULTS_FILE, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    place.write(RESULTS_FILE, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     maps = {name: runs[0].attention for name, runs in results.items()}
-    place.write(places.PAGE_FILE, road_page(found, maps))
+    place.write(PAGE_FILE, road_page(found, maps))
     return found
 
 

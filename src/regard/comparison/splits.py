@@ -9,9 +9,10 @@ Pairs with the same source are all in one file, in any order of the data. This m
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from regard.checks import plural
 from regard.data import phrasebook
@@ -19,6 +20,7 @@ from regard.data.filters import FilterConfig, filter_pairs
 from regard.data.sources import formats
 from regard.data.sources.text import DataError
 from regard.storage.filesystem import write_file
+from regard.training.tasks.common import file_digests, open_inputs
 
 SPLIT_NAMES = ("train", "validation", "test")
 HELD_OUT_FRACTION, MAX_HELD_OUT = 0.05, 1000
@@ -33,6 +35,24 @@ PHRASEBOOK_DRAWS = {"train": (30_000, 1), "validation": (200, 2), "test": (500, 
 """Number of pairs and seed of each phrasebook split."""
 
 TextPair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The files of a comparison, and how they are read."""
+
+    data: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    source: str | None = None
+    target: str | None = None
+    format: str | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """The sha256 of every file, and how they are read."""
+        open_inputs((*self.data, *self.validation, *self.test))
+        found = {name: file_digests(getattr(self, name)) for name in ("data", "validation", "test")}
+        return {**found, **{name: getattr(self, name) for name in ("source", "target", "format")}}
 
 
 class SplitFiles(NamedTuple):

@@ -16,39 +16,26 @@ from typing import Any
 
 from regard._version import __version__
 from regard.checks import plural
-from regard.comparison import runs as places
 from regard.comparison.measures import progress_lines
 from regard.comparison.pages import Html, ResultTable, format_spread, html_page, html_paragraph, html_table, html_text
 from regard.comparison.road import SeedSpread
-from regard.comparison.runs import RunMeasures, RunReporter, run_comparison
+from regard.comparison.runs import PAGE_FILE, RESULTS_FILE, RunMeasures, RunReporter, claim_folder, run_comparison
 from regard.comparison.settings import ComparisonSettings
-from regard.comparison.splits import MIN_TRAINING_PAIRS, SPLIT_NAMES, SplitFiles, hold_out, write_splits
+from regard.comparison.splits import MIN_TRAINING_PAIRS, SPLIT_NAMES, DataFiles, SplitFiles, hold_out, write_splits
 from regard.data.sources.text import DataError, ReadLog
 from regard.data.sources.token_labels import LabelledFile, LabelledSequence
 from regard.tasks.evaluation import evaluate_labeller
 from regard.tasks.labeller import Labeller
 from regard.tasks.load import load
-from regard.training.tasks.common import file_digests, open_inputs
+from regard.training.tasks.common import open_inputs
 
 SUMMARY_VERSION = 1
 SUMMARIZED = ("accuracy", "f1", "loss", "tokens_per_second", "seconds")
 
 
 @dataclass(frozen=True)
-class LabelledData:
-    """The data of a comparison of taggers."""
-
-    data: tuple[str, ...]
-    validation: tuple[str, ...] = ()
-    test: tuple[str, ...] = ()
-    source: str | None = None
-    target: str | None = None
-    format: str | None = None
-
-    def identity(self) -> ResultTable:
-        """The sha256 of every file, and how they are read."""
-        found = {name: file_digests(getattr(self, name)) for name in ("data", "validation", "test")}
-        return {**found, **{name: getattr(self, name) for name in ("source", "target", "format")}}
+class LabelledData(DataFiles):
+    """The labelled sequences of a comparison of taggers."""
 
     def written(self, folder: Path, note: Callable[[str], None]) -> SplitFiles:
         """Write the three split files into this folder; `note` is called with what to tell about the data."""
@@ -122,7 +109,7 @@ def compare_taggers(setting: ComparisonSettings, data: LabelledData, folder: Pat
                     reporter: RunReporter) -> ResultTable:
     """Run or continue a comparison; its results are returned, and stored in the folder with an HTML page."""
     open_inputs((*data.data, *data.validation, *data.test))
-    place = places.claim_folder(folder, {"data": data.identity(), **setting.identity()})
+    place = claim_folder(folder, {"data": data.identity(), **setting.identity()})
     files = SplitFiles.at(place.data)
     if not all(path.exists() for path in files):
         files = data.written(place.data, reporter.note)
@@ -138,8 +125,8 @@ def compare_taggers(setting: ComparisonSettings, data: LabelledData, folder: Pat
              "quick": setting.small,
              "models": [_summarize(step.name, setting.recipe(step), step.about, results[step.name])
                         for step in setting.steps]}
-    place.write(places.RESULTS_FILE, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    place.write(places.PAGE_FILE, taggers_page(found))
+    place.write(RESULTS_FILE, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    place.write(PAGE_FILE, taggers_page(found))
     return found
 
 

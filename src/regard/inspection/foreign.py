@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 
+from regard.attention.layer import split_heads
 from regard.attention.look import Look
 from regard.attention.mask import BoolMask, Causal, Mask
 from regard.inspection.recorder import AttentionModule, Recorder, can_record, foreign_module
@@ -146,10 +147,10 @@ def multihead_look(module: nn.MultiheadAttention, inputs: dict[str, Any], norm: 
     if query.dim() == 3 and not module.batch_first:
         query, key = query.transpose(0, 1), key.transpose(0, 1)
     query_weight, key_weight, query_bias, key_bias = _projections(module)
-    q = _split_heads(F.linear(query, query_weight, query_bias), module.num_heads)
-    k = _split_heads(F.linear(key, key_weight, key_bias), module.num_heads)
+    q = split_heads(F.linear(query, query_weight, query_bias), module.num_heads)
+    k = split_heads(F.linear(key, key_weight, key_bias), module.num_heads)
     if module.bias_k is not None:
-        extra = _split_heads(module.bias_k.reshape(1, -1), module.num_heads)
+        extra = split_heads(module.bias_k.reshape(1, -1), module.num_heads)
         k = torch.cat([k, extra.expand(*k.shape[:-2], 1, -1)], dim=-2)
     if module.add_zero_attn:
         k = F.pad(k, (0, 0, 0, 1))
@@ -188,11 +189,6 @@ def _multihead_masks(mask: Tensor | None, padding: Tensor | None, q: Tensor,
             bias = F.pad(form.to(q.dtype), (0, extra_keys))
             added = bias if added is None else added + bias
     return allowed, added
-
-
-def _split_heads(projected: Tensor, heads: int) -> Tensor:
-    """(..., N, E) -> (..., H, N, D)."""
-    return projected.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
 class _FunctionCalls:

@@ -5,13 +5,11 @@ in that size, and without a size the recipe is as written, which is "base". Whoe
 knows only names and files, and imports no torch.
 """
 
-from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from regard import checks
-from regard.toml import TomlDocument, override, parse_document
+from regard.toml import TomlDocument, flatten_tables, override, parse_document
 
 BASE_SIZE = "base"
 
@@ -34,7 +32,7 @@ def find_recipe(name: str) -> TomlDocument:
     document = _read_recipe(recipe)
     tables = {key: table for key, table in document.tables.items() if key != "sizes"}
     different = document.tables.get("sizes", {}).get(size, {})
-    return override(TomlDocument(tables, document.name, document.lines), dict(_flatten_tables(different)))
+    return override(TomlDocument(tables, document.name, document.lines), dict(flatten_tables(different)))
 
 
 def _split_name(name: str) -> tuple[str, str]:
@@ -55,12 +53,3 @@ def _split_name(name: str) -> tuple[str, str]:
 def _read_recipe(name: str) -> TomlDocument:
     text = resources.files(__package__).joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
     return parse_document(text, f"{name}.toml")
-
-
-def _flatten_tables(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The dotted path and the value of every key that is no table."""
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from _flatten_tables(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

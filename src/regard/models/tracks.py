@@ -132,7 +132,7 @@ class TrackForecaster(nn.Module):
     anchors: Tensor
     """(2, K, P, 2): typical futures of agents that walk and that stand, in their frames."""
     joint_anchors: Tensor
-    """The same, nearer to their mean: where all agents of a scene share a future, it is less extreme."""
+    """(2, K, P, 2): anchors of joint futures, nearer to their mean: what a whole scene shares is less extreme."""
     regressions: Tensor
     """(2, K, 2T + 1, 2P): the linear baseline, which is kept to be shown beside the model."""
 

@@ -19,7 +19,7 @@ from regard.attention.mask import Padding
 from regard.attention.mask_cache import present_tokens, zero_absent
 from regard.config import Config, integer
 from regard.kernels.linear import Linear
-from regard.mixer import RowState
+from regard.mixer import RowState, check_input
 from regard.rwkv.time_mix import LayerPlace, last_tokens, shift_tokens
 
 DIRECTIONS = {"forward": False, "both": True}
@@ -71,7 +71,7 @@ class ChannelMix(nn.Module):
 
     def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
         """Run over all tokens at once: (B, N, D) -> (B, N, D). Tokens that are not `present` count as zeros."""
-        self._check(x)
+        check_input(x, self.width)
         there_BN = present_tokens(x, present)
         x = zero_absent(x, there_BN)
         after = shift_tokens(x.flip(1)).flip(1) if self.reads_after else None
@@ -88,7 +88,7 @@ class ChannelMix(nn.Module):
         The old state is not changed.
         """
         self._check_forward()
-        self._check(x)
+        check_input(x, self.width)
         (last_BD,) = state.tensors
         own = None if lengths is None else Padding(lengths)
         there_BN = present_tokens(x, own, "lengths")
@@ -102,10 +102,6 @@ class ChannelMix(nn.Module):
         if self.receptance is None or self.x_r is None:
             return y
         return torch.sigmoid(self.receptance(_mixed(x, before, self.x_r, after, self.x_r_after))) * y
-
-    def _check(self, x: Tensor) -> None:
-        if x.dim() != 3 or x.shape[-1] != self.width:
-            raise checks.wrong("x", f"of shape (rows, tokens, {self.width})", f"of shape {checks.shape(x)}")
 
     def _check_forward(self) -> None:
         if self.reads_after:

@@ -39,7 +39,7 @@ from regard.attention.mask import Padding
 from regard.attention.mask_cache import present_tokens, zero_absent
 from regard.config import Config, integer
 from regard.kernels.linear import Linear
-from regard.mixer import FirstValues, RowState
+from regard.mixer import FirstValues, RowState, check_input
 from regard.rwkv.maps import RWKV4Look, RWKV7Look
 from regard.rwkv.packed_step import (
     PackedRWKV4,
@@ -156,7 +156,7 @@ class TimeMix(nn.Module, ABC):
             present: the tokens that are not padding. Default: all of them.
             first: the values of the first layer of the stack, in version 7.
         """
-        self._check(x)
+        check_input(x, self.width)
         there_BN = present_tokens(x, present)
         x = zero_absent(x, there_BN)
         if self.reverse:
@@ -177,7 +177,7 @@ class TimeMix(nn.Module, ABC):
             lengths: how many of the n tokens each row has, (B,); the others give zeros. Default: all of them.
             first: the values of the first layer of the stack in this step, in version 7.
         """
-        self._check(x)
+        check_input(x, self.width)
         if self.reverse:
             raise checks.wrong("direction", '"forward" to compute step by step', f'"{self.direction}"',
                                "A step cannot read the tokens after it.")
@@ -219,10 +219,6 @@ class TimeMix(nn.Module, ABC):
         """Zeros in float32 at least, on the device of the parameters."""
         weight = self.key.weight
         return weight.new_zeros(*shape, dtype=torch.promote_types(weight.dtype, torch.float32))
-
-    def _check(self, x: Tensor) -> None:
-        if x.dim() != 3 or x.shape[-1] != self.width:
-            raise checks.wrong("x", f"of shape (rows, tokens, {self.width})", f"of shape {checks.shape(x)}")
 
     def extra_repr(self) -> str:
         return f'{self.width}, direction="{self.direction}"'

@@ -99,7 +99,7 @@ def wkv4_step(k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: WKV4State) -> t
 
 
 def wkv4_token(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: WKV4State) -> tuple[Tensor, WKV4State]:
-    """The same with decay and bonus (2, 1, D) in one dtype: 0 and u for the result, w and 0 for the next state."""
+    """One token as in `wkv4_step`; decay and bonus (2, 1, D) in one dtype: 0 and u for y, w and 0 for the state."""
     past, own = state.p + decay, k + bonus  # the exponents of what came before, and of this token
     q = torch.maximum(past, own).detach()
     past, own = torch.exp(past - q), torch.exp(own - q)
@@ -209,7 +209,7 @@ def wkv7_step(inputs: WKV7Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def wkv7_token(r: Tensor, w: Tensor, k: Tensor, v: Tensor, c: Tensor, b: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The same of tensors in one dtype, with w itself and b = c∘a."""
+    """One token as in `wkv7_step`, of tensors in one dtype, with w itself and b = c∘a."""
     # Row vectors times matrices: on a CPU, `bmm` takes four times as long for matrices times column vectors.
     removed = c @ S.mT
     after = (S * w).addcmul_(v.mT, k).addcmul_(removed.mT, b, value=-1.0)

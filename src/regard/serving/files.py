@@ -37,7 +37,7 @@ MAX_DOWNLOADS = 1000
 BLOCK_SIZE = 32
 """Entries of a file that are translated together: few, so that short requests do not wait for them."""
 EXPANSION = 20
-"""A file may become so many times larger than the limit when it is decompressed."""
+"""How many times the size limit a file may have after it is decompressed."""
 MAX_ENTRIES = 200_000
 FILE_FORMATS = [".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx"]
 """Suffixes of the formats, which may be followed by .gz."""

@@ -104,7 +104,7 @@ def make_key(name: str) -> tuple[str, str]:
 
 
 class RateLimiter:
-    """Token buckets: each client may send so many requests a minute, at once or spread."""
+    """Token buckets: each client may send a number of requests a minute, at once or spread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock

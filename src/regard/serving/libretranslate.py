@@ -32,7 +32,7 @@ from regard.tasks.search import Beam
 
 MAX_ALTERNATIVES = 20
 FILE_TIME = 10.0
-"""A file may take so many times longer than a request."""
+"""How many times the time limit of a request a file may take."""
 COPY_BYTES = 1 << 20
 TAGS: list[Any] = ["LibreTranslate"]
 

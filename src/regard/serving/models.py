@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
-
 from regard import checks
 from regard.data.languages import LanguagePair, language_name, normalize_code, parse_pair
 from regard.inspection.trace_format import MeasuredHeads
@@ -216,8 +214,8 @@ def _load_task(argument: ModelArgument, device: str) -> tuple[Translator | Compl
     """The task of a folder and its directions; one `search` warms it up, so that the first request is not slow."""
     task = load(argument.folder, device=device)
     if not isinstance(task, Translator | Completer):
-        raise ValueError(f"{argument.folder}: Only translators and language models are served; this is a "
-                         f"{type(task).__name__}.")
+        raise ValueError(f"{argument.folder}: Only translators and language models are served, and this model "
+                         "is neither.")
     if task.tokenizer is None:
         raise ValueError(f"{argument.folder}: The model has no tokenizer, so it cannot read text.")
     if isinstance(task, Completer):
@@ -305,8 +303,3 @@ def _make_identifier(codes: Sequence[str]) -> Any:
         return None
     identifier.set_languages(known)
     return identifier
-
-
-def device_name(device: str) -> str:
-    """The name of a device for people: "cpu", "NVIDIA H200"."""
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

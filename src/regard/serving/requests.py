@@ -6,6 +6,7 @@ A body is JSON, a form, or missing; fields may also stand in the query string. B
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ MAX_FIELDS = 1000
 CLIENT_CLOSED = 499
 """The status, for logs only, of a request whose client is gone."""
 BodyT = TypeVar("BodyT", bound=BaseModel)
+_TYPE_NAME = re.compile(r"(str|int|float|bool|list)(\[.*\])?")  # pydantic names the member of a union after the field
 
 
 class HttpError(Exception):
@@ -155,8 +157,9 @@ def validate(kind: type[BodyT], table: Mapping[str, Any]) -> BodyT:
         return kind.model_validate(table)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the body"
-        raise HttpError(400, f"Invalid request: {place}: {first['msg']}", param=place) from None
+        place = ".".join(str(part) for part in first["loc"] if not _TYPE_NAME.fullmatch(str(part))) or "the body"
+        problem = "There is no such field." if first["type"] == "extra_forbidden" else first["msg"]
+        raise HttpError(400, f"Invalid request: {place}: {problem}", param=place) from None
 
 
 def _check_encoding(name: str, text: str) -> None:

@@ -27,9 +27,11 @@ COUNTED = ("pairs", "texts", "images", "characters", "sequences", "tokens", "tra
 """What `[data]` of a record may count."""
 SYNTHETIC_COUNT = "synthetic_pairs"
 """Counted apart from the pairs."""
-SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss (nats per token)", "accuracy": "accuracy",
-               "f1": "F1", "forecast_error": "mean of the four distances", "ade": "minADE", "fde": "minFDE",
-               "jade": "JADE", "jfde": "JFDE"}
+SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "forecast_error": "forecast error", "ade": "minADE",
+               "fde": "minFDE", "jade": "JADE", "jfde": "JFDE"}
+"""Names of scores as papers write them; other scores are called as in the config."""
+SCORE_DESCRIPTIONS = {"loss": "loss (nats per token)", "forecast_error": "mean of the four distances"}
+"""Scores whose row in the card says more than their name."""
 INTERVAL_SUFFIX = "_interval"
 """A record has the confidence interval of a score under the name of the score and this."""
 GENERAL = "general_"
@@ -236,7 +238,8 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
         yield from _changed_scores(before, shown)
     else:
         names = {"loss": "loss (in usual steps)"} if "forecast_error" in whole else {}
-        yield from _table(("score", "value"), ((names.get(name, score_name(name)), value) for name, value in shown))
+        rows = ((names.get(name, _describe_score(name)), value) for name, value in shown)
+        yield from _table(("score", "value"), rows)
     if any(intervals.values()):
         yield from ("", "In brackets: 95 % confidence intervals, by bootstrap resampling of the sentences.")
     for warning in warnings if isinstance(warnings, Sequence) else ():
@@ -250,15 +253,22 @@ def _changed_scores(before: Mapping[str, Any], after: Sequence[tuple[str, str]])
                         "forgotten.")
     old = dict(_flat(before))
     yield from ("", "| score | start model | this model |", "|---|---|---|")
-    yield from (f"| {score_name(name)} | {old.get(name, '')} | {value} |" for name, value in after)
+    yield from (f"| {_describe_score(name)} | {old.get(name, '')} | {value} |" for name, value in after)
 
 
 def score_name(name: str) -> str:
-    """The name of a score as papers write it; a score of another model follows the name of that."""
+    """The name of a score as papers write it: BLEU, general BLEU, minADE, loss."""
     if name.startswith(GENERAL):
-        return f"{score_name(name.removeprefix(GENERAL))}, general data"
+        return f"general {score_name(name.removeprefix(GENERAL))}"
+    return SCORE_NAMES.get(name, name)
+
+
+def _describe_score(name: str) -> str:
+    """The name of a score in the card; a score of another model follows the name of that."""
+    if name.startswith(GENERAL):
+        return f"{_describe_score(name.removeprefix(GENERAL))}, general data"
     other, _, own = name.rpartition(" ")
-    return f"{other} {SCORE_NAMES.get(own, own)}".lstrip()
+    return f"{other} {SCORE_DESCRIPTIONS.get(own, score_name(own))}".lstrip()
 
 
 def format_interval(interval: Any) -> str:

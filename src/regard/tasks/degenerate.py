@@ -74,7 +74,7 @@ def _find_constant(sources: Sequence[str], hypotheses: Sequence[str],
 
 
 def _is_degenerate(kind: str, made: int, wanted: int, total: int) -> bool:
-    """Whether so many translations, of `total`, are too many beside so many references."""
+    """Whether `made` of `total` translations show a sign too often, if `wanted` of the references show it."""
     return made - wanted >= max(MIN_TEXTS, MIN_EXCESS[kind] * (total - wanted))
 
 

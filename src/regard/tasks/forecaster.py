@@ -35,7 +35,7 @@ BATCH_AGENTS = 512
 """Agents that are predicted at once, at least those of one window."""
 BASELINES = ("constant velocity", "k-means", "linear")
 MIN_AGENTS = (1, 2)
-"""Metrics are computed over the windows with at least so many complete agents."""
+"""The minimum number of complete agents in the windows that metrics are computed over, one table for each."""
 
 
 @dataclass(frozen=True)

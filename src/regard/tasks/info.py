@@ -343,7 +343,7 @@ def _with_languages(text: str, pair: LanguagePair) -> str:
 
 
 def _link_or_copy(source: Path, goal: Path) -> None:
-    """The same file at another path; a hard link where the system can."""
+    """Put a file at another path too: as a hard link where the system can, else as a copy."""
     try:
         os.link(source, goal)
     except OSError:

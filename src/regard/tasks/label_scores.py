@@ -158,8 +158,9 @@ class LabelGroups(NamedTuple):
         return {label: found.get(label, label if self.rest is None else self.rest) for label in labels}
 
     def unknown(self, labels: Sequence[str]) -> list[str]:
-        """The labels that are named and not among these."""
-        named = (label for member in self.members for label in ([member] if member in labels else member))
+        """The labels that are named and not among these; a name is read as single characters if one of them is."""
+        named = (label for member in self.members
+                 for label in ([member] if member in labels or not {*member} & {*labels} else member))
         return [label for label in dict.fromkeys(named) if label not in labels]
 
 

@@ -109,7 +109,7 @@ class Labeller(LabelTask):
 
     @cached_property
     def encoder(self) -> TokenEncoder:
-        """Tokens to ids."""
+        """The encoder that turns tokens into ids."""
         return TokenEncoder(self.text_tokenizer(), self.unit)
 
     @one_or_many

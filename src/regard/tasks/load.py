@@ -61,9 +61,9 @@ MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
 
 def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Task:
-    """Load the model in a folder as a `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller`, `Embedder` or
-    `Forecaster`.
+    """Load the model in a folder, ready to use.
 
+    It is a `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller`, `Embedder` or `Forecaster`.
     The model is in torch's default dtype, usually float32: weights in half precision keep their values, those in
     float64 are rounded. Without a tokenizer in the folder the task takes ids only.
     """

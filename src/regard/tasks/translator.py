@@ -476,7 +476,7 @@ class Translator(Task, TranslatorMixin):
 
     def align(self, texts: Sequence[str], translations: Sequence[Translation], *, layer: int | None = None,
               to: str | None = None) -> list[Alignment]:
-        """As `aligned`, for several texts and their results of `translate`: for exactly the generated tokens."""
+        """The word alignments of texts and their results of `translate`, for exactly the tokens that were generated."""
         texts = as_texts("texts", texts)
         if isinstance(translations, Translation) or len(translations) != len(texts):
             raise checks.wrong("translations", f"one for each text, {len(texts):,}",

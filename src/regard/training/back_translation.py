@@ -43,7 +43,7 @@ TOP_K = 10
 TEMPERATURES = ((100_000, 0.5),)
 """The default temperature for reverse models of fewer real pairs than this; 1 for more."""
 REVERSE_FRACTION, WRITING_FRACTION = 0.3, 0.5
-"""Of the time limit: what the reverse model may take, and what has passed when writing ends."""
+"""The share of the time limit that the reverse model may take, and the share that has passed when writing ends."""
 TrainStage = Callable[[TrainingRequest, TomlDocument], Any]
 """Trains a model in a stage; the result is a `TrainingResult`."""
 

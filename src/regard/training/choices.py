@@ -9,20 +9,19 @@ the user has set or whose defaults depend on the data and the device. They retur
 module does not import torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from regard import checks
 from regard.models import catalog
-from regard.toml import format_value
+from regard.tasks.card import score_name
+from regard.toml import flatten_tables, format_value
 from regard.training.defaults import SUBWORD_TOKENIZERS, Default, lookup
 
 SET_BY_USER = "set by you"
 """How the reason of a key begins that the user has set."""
 FIXED_DEFAULT = "default"
 """The reason of a key that has the same default for all data."""
-SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1"}
-"""Scores that are not written as their config values."""
 OPTIMIZER_NAMES = {"adamw": "AdamW", "adam": "Adam"}
 DROPOUT_KEYS = ("model.encoder.dropout", "model.stack.dropout", "model.dropout")
 """The dropout that stands for that of the model: the first of these that it has."""
@@ -55,7 +54,7 @@ def summarize_choices(tables: Mapping[str, Any], reasons: Mapping[str, str], par
 def explain_settings(tables: Mapping[str, Any], reasons: Mapping[str, str]) -> tuple[Default, ...]:
     """Every key of the config with its value as text and the reason for it."""
     reader = _ConfigReader(tables, reasons)
-    return tuple(Default(key, _format_setting(value), reader.reason(key)) for key, value in _leaves(tables, ""))
+    return tuple(Default(key, _format_setting(value), reader.reason(key)) for key, value in flatten_tables(tables))
 
 
 def config_comments(reasons: Mapping[str, str]) -> dict[str, str]:
@@ -226,21 +225,12 @@ def _validation(reader: _ConfigReader) -> Choice:
     validation = reader.value("training.validation")
     metric, patience = validation["metric"], validation.get("patience")
     every = "every step" if validation["every"] == 1 else f"every {validation['every']:,} steps"
-    value = f"{SCORE_NAMES.get(metric, metric)} {every}"
+    value = f"{score_name(metric)} {every}"
     if patience is not None:
         value += f"; stops after {patience} without improvement"
     others = {f"training.validation.{name}": label for name, label in (
         ("metric", "metric"), ("every", "interval"), ("patience", "patience"))}
     return Choice("Validation", value, reader.row_reason("data.validation_fraction", others))
-
-
-def _leaves(tables: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every entry that is not a table."""
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _format_limit(seconds: float) -> str:

@@ -20,6 +20,7 @@ from regard.data.batches.feed import BatchConfig, WindowConfig
 from regard.data.filters import FilterConfig
 from regard.data.languages import EXAMPLE, normalize_code
 from regard.data.sources.token_labels import UNITS
+from regard.tasks import card
 from regard.training.optimizer import OptimizerConfig, ScheduleConfig
 
 PRECISIONS = ("float32", "bfloat16")
@@ -27,7 +28,7 @@ PARALLELISMS = ("ddp", "fsdp")
 HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True, "f1": True, "forecast_error": False,
                     "ade": False, "fde": False, "jade": False, "jfde": False}
 """The scores of validation, and whether higher is better."""
-GENERAL = "general_"
+GENERAL = card.GENERAL
 """How the names of scores on general validation data begin."""
 
 

@@ -15,12 +15,12 @@ import inspect
 import itertools
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field
 from importlib import resources
 from typing import Any
 
-from regard import config
+from regard import checks, config
 from regard.models import catalog
 from regard.toml import format_value
 from regard.training import defaults
@@ -128,11 +128,7 @@ def _default_by_task(defaults_of: Mapping[str, str]) -> str:
         tasks.setdefault(value, []).append(task)
     if len(tasks) == 1:
         return next(iter(tasks))
-    return ", ".join(f"{value} for {_join_names(names)}" for value, names in tasks.items())
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return ", ".join(f"{value} for {checks.join_names(names)}" for value, names in tasks.items())
 
 
 def _describe_table(reader: Any, path: str, kinds: Mapping[str, list[str]]) -> Iterator[ConfigKey]:

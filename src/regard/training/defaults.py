@@ -605,7 +605,7 @@ class FinetuningData:
     tokens: float
     """Tokens of an epoch, general data that is mixed in included."""
     width: int
-    """Of the model."""
+    """The width of the model."""
     validated: int
     """New examples that validation uses."""
     noun: str = "example"

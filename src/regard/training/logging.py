@@ -110,7 +110,7 @@ class TimeEstimated:
     max_steps: int = 0
     """Steps of the training without a time limit."""
     warmup_steps: int | None = None
-    """Of the learning rate, fitted into the time limit; None without one."""
+    """Steps of the linear warm-up, fitted into the time limit; None without one."""
     validation_every: int | None = None
     """Steps between two validations, fitted into the time limit; None without one."""
 

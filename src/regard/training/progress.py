@@ -314,7 +314,8 @@ def draw_result(result: "TrainingResult", terminal: Terminal, resume_command: Se
         draw_commands([shlex.join(resume_command)], terminal)
     elif result.state.best is not None:
         terminal.text(f"The model is in {folder}. Try:")
-        draw_commands(next_commands(result.task, str(result.folder), result.sample, result.sample_options), terminal)
+        draw_commands(next_commands(result.task, str(result.folder), result.sample, result.sample_options,
+                                    result.has_attention), terminal)
     terminal.out.flush()
 
 
@@ -335,13 +336,15 @@ def draw_stopped(folder: Path, terminal: Terminal, resume_command: Sequence[str]
     terminal.out.flush()
 
 
-def next_commands(task: str, folder: str, sample: str | None, options: Sequence[str] = ()) -> list[str]:
+def next_commands(task: str, folder: str, sample: str | None, options: Sequence[str] = (),
+                  has_attention: bool = True) -> list[str]:
     """Commands to try with a new model.
 
     Args:
         task: the name of the training task, as in `TrainingStarted`.
         sample: a text for the model; None to leave that to the user.
         options: what the commands need for this text, such as the target language.
+        has_attention: whether `regard look` can show the model.
     """
     command = {"translation": "translate", "language model": "complete", "masked language model": "fill",
                "text classification": "classify", "image classification": "classify",
@@ -349,7 +352,8 @@ def next_commands(task: str, folder: str, sample: str | None, options: Sequence[
     files = {"image classification": "image.png", "forecasting of tracks": "tracks.csv"}
     text = sample if sample is not None else files.get(task, "Your text")
     folder, texts = path_argument(folder), ["--", text] if text.startswith("-") else [text]
-    use = [["regard", name, folder, *options, *texts] for name in (command, "look") if name is not None]
+    names = [name for name in (command, "look" if has_attention else None) if name is not None]
+    use = [["regard", name, folder, *options, *texts] for name in names]
     return [shlex.join(words) for words in [*use, ["regard", "info", folder]]]
 
 

@@ -28,7 +28,7 @@ from regard.data.tokenizer.training import TokenizerConfig
 from regard.models import catalog
 from regard.models.build import ModelConfig
 from regard.models.vision import VisionConfig
-from regard.toml import ConfigError, KeyPath, TomlDocument
+from regard.toml import ConfigError, KeyPath, TomlDocument, flatten_tables
 from regard.training import short_options, starting_point
 from regard.training.choices import SET_BY_USER
 from regard.training.config import DataConfig, TrainingConfig
@@ -231,15 +231,6 @@ def recipe_sizes(recipe: str) -> list[str]:
     if recipe not in catalog.recipe_names():
         return [recipe]
     return [recipe_with_size(recipe, size) for size in catalog.recipe_sizes(recipe)]
-
-
-def flatten_tables(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every entry that is not a table."""
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from flatten_tables(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @dataclass(frozen=True)

@@ -157,19 +157,6 @@ def read_short_options(options: Mapping[str, Any], spelling: OptionSpelling = CO
     return given
 
 
-def expand_short_options(options: Mapping[str, Any], tables: Mapping[str, Any], *, task: str = "seq2seq",
-                         requested: Mapping[str, Any] | None = None,
-                         spelling: OptionSpelling = COMMAND_LINE) -> list[ExpandedKey]:
-    """All keys that these options set.
-
-    Args:
-        tables: the config as far as it is known, with the [model] of the recipe; `expand_dependent` reads it.
-        requested: the tables that the user has set. Their values stay where an option is for another key.
-    """
-    return [*expand_direct(options, task, spelling),
-            *expand_dependent(options, tables, task, requested or {}, spelling)]
-
-
 def expand_direct(options: Mapping[str, Any], task: str,
                   spelling: OptionSpelling = COMMAND_LINE) -> list[ExpandedKey]:
     """The keys of the options that depend on nothing else."""
@@ -181,7 +168,12 @@ def expand_direct(options: Mapping[str, Any], task: str,
 
 def expand_dependent(options: Mapping[str, Any], tables: Mapping[str, Any], task: str, requested: Mapping[str, Any],
                      spelling: OptionSpelling = COMMAND_LINE) -> list[ExpandedKey]:
-    """The keys of the options that depend on the model, or on the windows of a language model."""
+    """The keys of the options that depend on the model, or on the windows of a language model.
+
+    Args:
+        tables: the config as far as it is known, with the [model] of the recipe.
+        requested: the tables that the user has set. Their values stay where an option is for another key.
+    """
     given = read_short_options(options, spelling)
     model = tables.get("model", {})
     expanded = list[ExpandedKey]()

@@ -14,7 +14,7 @@ This module knows neither data nor defaults; whether data fits a start model is 
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -93,8 +93,8 @@ class StartModel:
 
     def model_defaults(self) -> list[Default]:
         """The [model] table of the training. The number of labels is left to the data."""
-        table = config.to_tables(self.config)
-        return [Default(f"model.{key}", value, REASON) for key, value in _leaves(table) if key != "num_labels"]
+        table = toml.flatten_tables(config.to_tables(self.config))
+        return [Default(f"model.{key}", value, REASON) for key, value in table if key != "num_labels"]
 
     def data_defaults(self) -> list[Default]:
         """How its tokenizer was trained, as config keys."""
@@ -225,7 +225,7 @@ def refuse_fixed_keys(document: TomlDocument, options: Mapping[str, Any], spelli
     if isinstance(tables.get("recipe"), str):
         given.append(f"{spelling.name('recipe')} {tables['recipe']}")
     for table in ("model", "tokenizer"):
-        for key, value in _leaves(tables.get(table, {})):
+        for key, value in toml.flatten_tables(tables.get(table, {})):
             option = document.source((table, *key.split(".")))
             if not key.endswith("dropout") and option not in given:
                 given.append(f"{table}.{key}={toml.format_value(value)}")
@@ -235,12 +235,3 @@ def refuse_fixed_keys(document: TomlDocument, options: Mapping[str, Any], spelli
         raise ValueError(f"{', '.join(given)}: A fine-tuned model keeps architecture and tokenizer of its start model. "
                          f"Leave out {'this setting' if len(given) == 1 else 'these settings'}, or train a new model "
                          f"without {spelling.name('from')}.")
-
-
-def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every entry that is not a table."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from regard import checks
+from regard.tasks.card import GENERAL, score_name
 from regard.training.logging import (
     ALL_STEPS_DONE,
     FAILED,
@@ -30,15 +31,14 @@ from regard.training.logging import (
     Validated,
 )
 
-SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1"}
-"""Names of scores as papers write them; other scores are called as in the config."""
-GENERAL = "general_"
-"""How the names of scores on general data begin (`regard.training.config`, which imports torch)."""
+TWO_DECIMALS = ("bleu", "chrf", "f1")
+"""Scores with two decimals; others have four significant digits."""
 TIME_UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 EXAMPLE_COLUMNS = {
     "translation": ("Source", "Reference", "Model"), "language model": ("Prompt", "Text", "Model"),
     "masked language model": ("Text", "Word", "Model"), "text classification": ("Text", "Label", "Model"),
     "image classification": ("Image", "Label", "Model"), "token classification": ("Text", "Labels", "Model"),
+    "forecasting of tracks": ("Observed", "True end", "Predicted end"),
 }
 """The names of input, target and output in a table of validation examples, by task."""
 SMALL_OVERTIME = 5.0
@@ -151,7 +151,7 @@ def _describe_end(event: TrainingEnded, score: str) -> str:
         case reason if reason == TIME_IS_UP:
             return f"Finished {step} in {took}, within the time limit."
         case reason if reason == PATIENCE_ENDED:
-            return (f"Stopped early {at} after {took}: {SCORE_NAMES.get(score, score)} has not improved for "
+            return (f"Stopped early {at} after {took}: {score_name(score)} has not improved for "
                     f"{checks.plural(event.waited, 'validation')}.")
         case reason if reason == INTERRUPTED:
             return f"Interrupted {at} after {took}."
@@ -178,9 +178,8 @@ def format_score(name: str, value: float, interval: Sequence[float] | None = Non
 
         BLEU 41.20 [40.02, 42.31]     general BLEU 39.87     loss 0.9912
     """
-    if name.startswith(GENERAL):
-        return f"general {format_score(name.removeprefix(GENERAL), value, interval)}"
-    score = f"{SCORE_NAMES[name]} {value:.2f}" if name in SCORE_NAMES else f"{name} {format_number(value)}"
+    short = name.removeprefix(GENERAL) in TWO_DECIMALS
+    score = f"{score_name(name)} {f'{value:.2f}' if short else format_number(value)}"
     return score if interval is None else f"{score} [{interval[0]:.2f}, {interval[1]:.2f}]"
 
 

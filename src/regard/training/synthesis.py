@@ -326,7 +326,7 @@ def load_writer(folder: str, option: str, device: torch.device) -> Translator:
         raise ValueError(f"{option} {folder}: This is an export for CTranslate2. Name the model that was exported.")
     found = load(folder, device=device)
     if not isinstance(found, Translator):
-        raise ValueError(f"{option} {folder}: This model is a {type(found).__name__}, but a translator is needed.")
+        raise ValueError(f"{option} {folder}: This model is not a translator. Give the folder of one.")
     if found.tokenizer is None:
         raise ValueError(f"{option} {folder}: This model has no tokenizer, so it cannot translate text.")
     return found

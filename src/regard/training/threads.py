@@ -77,14 +77,14 @@ def _fitting_threads(most: int, report: EventHandler) -> int:
     free = free_cores()
     threads = max(1, min(most, math.floor(free + TOLERATED_LOAD)))
     if threads < most:
-        found = "No CPU core is free" if free < 0.1 else f"Only {free:.1f} CPU cores are free"
+        found = "No CPU core is free" if free < 0.1 else f"Only {free:.1f} of {most} CPU cores are free"
         report(Note(f"{found}, so training uses {checks.plural(threads, 'thread')} instead of {most}. Set "
                     f"OMP_NUM_THREADS to choose another number."))
     return threads
 
 
 def free_cores() -> float:
-    """The cores that this process may use and nobody uses now; all of them if the system does not tell its load."""
+    """The cores that this process may use and that are idle now; all of them if the system does not tell its load."""
     cores = _own_cores()
     before = _core_times(cores)
     time.sleep(SAMPLE_SECONDS)

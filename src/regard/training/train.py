@@ -22,6 +22,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ import torch
 from torch import nn
 
 from regard import checks, config
+from regard.attention.look import find_taps
 from regard.models.build import build
 from regard.storage import weights
 from regard.tasks.info import read_info
@@ -45,7 +47,6 @@ from regard.training.distributed import DistributedContext
 from regard.training.engine import TrainingEngine
 from regard.training.folder_claim import FolderClaim, claim_folder
 from regard.training.logging import (
-    EventHandler,
     Logger,
     LoggerCollection,
     MetricsLogger,
@@ -86,6 +87,21 @@ class TrainingResult(NamedTuple):
     device: str = "cpu"
     sample_options: tuple[str, ...] = ()
     """The options that a command needs for that input."""
+    has_attention: bool = True
+    """Whether `regard look` can show the model."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all parts of a training share: the request, its task, and where it runs and reports."""
+
+    request: TrainingRequest
+    setup: TaskSetup
+    processes: DistributedContext
+    device: torch.device
+    report: LoggerCollection
+    claim: FolderClaim
+    callbacks: CallbackLogger
 
 
 def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
@@ -105,22 +121,18 @@ def train(request: TrainingRequest, loggers: Sequence[Logger] = (),
     distillation.check_teacher_share(request, document)
     with DistributedContext.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
-        with (claim_folder(request.output, processes, resume=request.resume) as claim, _flush_denormals(),
+        with (claim_folder(request.output, processes, resume=request.resume) as claim, flush_denormals(),
               _standard_modes(device),
               LoggerCollection((*loggers, following) if processes.main else ()) as report):
-            stored = None
-            if request.resume:
-                stored = _load_newest(CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=1), processes)
-            with _threads(request, processes, device, report, stored):
-                result = _train(request, setup, document, processes, device, report, stored, claim, following)
+            result = _resume_or_train(_Run(request, setup, processes, device, report, claim, following), document)
     if following.error is not None:
         raise following.error
     return result
 
 
 @contextlib.contextmanager
-def _flush_denormals() -> Iterator[None]:
-    """Denormal numbers are flushed to 0: on a CPU they make the output layer many times slower."""
+def flush_denormals() -> Iterator[None]:
+    """Denormal numbers, such as vanishing gradients, are flushed to 0: a CPU is many times slower with them."""
     before = sys.float_info.min / 2 == 0.0  # the present mode, which torch does not tell
     torch.set_flush_denormal(True)
     try:
@@ -141,13 +153,12 @@ def _standard_modes(device: torch.device) -> Iterator[None]:
         torch.set_default_dtype(dtype)
 
 
-def _threads(request: TrainingRequest, processes: DistributedContext, device: torch.device, report: EventHandler,
-             stored: LoadedCheckpoint | None) -> contextlib.AbstractContextManager[None]:
+def _threads(run: _Run, stored: LoadedCheckpoint | None) -> contextlib.AbstractContextManager[None]:
     """The number of CPU threads; unchanged on a GPU, and with several processes, which torchrun gives theirs."""
-    if device.type != "cpu" or processes.count > 1:
+    if run.device.type != "cpu" or run.processes.count > 1:
         return contextlib.nullcontext()
-    return thread_count(None if stored is None else stored.snapshot.values.get("threads"), report,
-                        resumed=stored is not None, adapt=request.adapt_threads)
+    return thread_count(None if stored is None else stored.snapshot.values.get("threads"), run.report,
+                        resumed=stored is not None, adapt=run.request.adapt_threads)
 
 
 def _load_newest(checkpoints: CheckpointManager, processes: DistributedContext) -> LoadedCheckpoint | None:
@@ -157,9 +168,17 @@ def _load_newest(checkpoints: CheckpointManager, processes: DistributedContext) 
     return found if processes.main or step is None else checkpoints.at(step)
 
 
-def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, processes: DistributedContext,
-           device: torch.device, report: LoggerCollection, stored: LoadedCheckpoint | None,
-           claim: FolderClaim, callbacks: CallbackLogger) -> TrainingResult:
+def _resume_or_train(run: _Run, requested: TomlDocument) -> TrainingResult:
+    """Train from the newest checkpoint if the request says so, else from the start."""
+    stored = None
+    if run.request.resume:
+        stored = _load_newest(CheckpointManager(run.request.output / CHECKPOINTS_FOLDER, keep=1), run.processes)
+    with _threads(run, stored):
+        return _train(run, requested, stored)
+
+
+def _train(run: _Run, requested: TomlDocument, stored: LoadedCheckpoint | None) -> TrainingResult:
+    request, setup, processes, report = run.request, run.setup, run.processes, run.report
     state, identity, user_settings = TrainingState(), None, requested
     if stored is not None:
         for note in stored.notes:
@@ -169,64 +188,82 @@ def _train(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, 
         requested = resolution.stored_config(identity, request, synthesis.without_total_time(request, requested))
         settings = config.read_config(TrainingConfig, requested, ("training",))
         if (reason := stop_reason(state, settings)) is not None and not _awaits_blending(request, settings, state):
-            ended = _finish_ended(request, stored, settings, reason, processes, report)
-            return ended._replace(device=str(device))
+            return _finish_ended(run, stored, settings, reason)
     if request.write_data is not None:
         if processes.main:
             request.write_data()
         processes.barrier()
     context, teacher, staged = None, dict[str, float](), Staged(request, requested)
     if request.synthesis is not None:
-        context = _stage_context(request, user_settings, processes, device, report, claim)
+        context = _stage_context(run, user_settings)
         found = _run_stages(context, setup)
         if isinstance(found, TrainingResult):  # interrupted
             return found
         staged = found if identity is None else found._replace(document=requested)
-    properties = resolution.device_properties(device, processes.count)
-    prepared = prepare(staged.request, setup, staged.document, properties, report, identity)
-    resolution.check_batch_memory(prepared, properties)
+    prepared = _prepare(run, staged, identity)
     if context is not None and isinstance(prepared.task, TranslationTask):
         teacher = distillation.add_teacher_scores(context, prepared.task)
-    if setup.start is not None and prepared.settings.blend and not setup.start.keeps_head(_labels(prepared)):
-        raise ValueError(f"blend: The model gets a new output layer, so it cannot be blended with {setup.start.name}. "
-                         "Leave it out.")
-    loop = _build_loop(request, setup, prepared, processes, device, report, callbacks, resumed=stored is not None)
+    loop = _build_loop(run, prepared, resumed=stored is not None)
     processes.check_same(json.dumps(loop.identity, indent=1))
     if stored is not None and identity is not None:
         resolution.check_same_tokenizer(identity, loop.identity, request.output / DATA_FOLDER)
         loop.resume(stored.snapshot)
         if (reason := stop_reason(state, prepared.settings)) is not None:  # killed before the end of the blending
-            _blend(request, setup, prepared, state, processes, device, report)
-            return _finish_ended(request, stored, prepared.settings, reason, processes, report)._replace(
-                device=str(device))
+            _blend(run, prepared, state)
+            return _finish_ended(run, stored, prepared.settings, reason)
         report(Note(f"Resuming after step {state.step:,}."))
-    if processes.main:
-        report.loggers.append(MetricsLogger(request.output / METRICS_FILE))
-    _report_start(prepared, device, state, report)
-    loop.try_largest()
-    state = loop.measure(state)
-    claim.keep()
-    if stored is None and setup.start is not None and setup.start.keeps_head(_labels(prepared)):
-        state = loop.validate_start(state)
-    state = loop.run(state)
-    finished = stop_reason(state, prepared.settings) is not None
+    state = _run_loop(run, prepared, loop, state, resumed=stored is not None)
     if teacher and state.best_scores:
         report(Note(distillation.compare_scores(state.best_scores, teacher)))
+    return _finish(run, prepared, loop, state)
+
+
+def _prepare(run: _Run, staged: Staged, identity: Mapping[str, Any] | None) -> PreparedTraining:
+    """The complete config, the data and the task, after they were checked against memory and the start model."""
+    properties = resolution.device_properties(run.device, run.processes.count)
+    prepared = prepare(staged.request, run.setup, staged.document, properties, run.report, identity)
+    resolution.check_batch_memory(prepared, properties)
+    start = run.setup.start
+    if start is not None and prepared.settings.blend and not start.keeps_head(_labels(prepared)):
+        raise ValueError(f"blend: The model gets a new output layer, so it cannot be blended with {start.name}. Leave "
+                         "it out.")
+    return prepared
+
+
+def _run_loop(run: _Run, prepared: PreparedTraining, loop: TrainingLoop, state: TrainingState, *,
+              resumed: bool) -> TrainingState:
+    """Report the start, measure the speed, and train to the end or to an interruption."""
+    if run.processes.main:
+        run.report.loggers.append(MetricsLogger(run.request.output / METRICS_FILE))
+    _report_start(run, prepared, state)
+    loop.try_largest()
+    state = loop.measure(state)
+    run.claim.keep()
+    if not resumed and run.setup.start is not None and run.setup.start.keeps_head(_labels(prepared)):
+        state = loop.validate_start(state)
+    return loop.run(state)
+
+
+def _finish(run: _Run, prepared: PreparedTraining, loop: TrainingLoop, state: TrainingState) -> TrainingResult:
+    """Blend and clean up after the last step; the result of the training, finished or interrupted."""
+    request, processes, task = run.request, run.processes, prepared.task
+    finished = stop_reason(state, prepared.settings) is not None
     processes.barrier()
-    if (finished or callbacks.stopped) and _awaits_blending(request, prepared.settings, state):
-        _blend(request, setup, prepared, state, processes, device, report)
-    if (finished or callbacks.stopped) and processes.main:
-        _remove_data(request)
-    return TrainingResult(state, request.output, finished, processes.main, prepared.task.name,
-                          prepared.task.sample_input(), processes.any(callbacks.stopped), str(device),
-                          prepared.task.sample_options())
+    if finished or run.callbacks.stopped:
+        if _awaits_blending(request, prepared.settings, state):
+            _blend(run, prepared, state)
+        if processes.main:
+            _remove_data(request)
+    return TrainingResult(state, request.output, finished, processes.main, task.name, task.sample_input(),
+                          processes.any(run.callbacks.stopped), str(run.device), task.sample_options(),
+                          bool(find_taps(loop.task.model)))
 
 
-def _stage_context(request: TrainingRequest, settings: TomlDocument, processes: DistributedContext,
-                   device: torch.device, report: LoggerCollection, claim: FolderClaim) -> StageContext:
+def _stage_context(run: _Run, settings: TomlDocument) -> StageContext:
     """The stages before a training with synthetic pairs."""
-    record = StagesRecord(request.output, processes)
-    return StageContext(request, record.settings(request, settings), processes, device, report, claim, record)
+    record = StagesRecord(run.request.output, run.processes)
+    return StageContext(run.request, record.settings(run.request, settings), run.processes, run.device, run.report,
+                        run.claim, record)
 
 
 def _run_stages(context: StageContext, setup: TaskSetup) -> "Staged | TrainingResult":
@@ -238,24 +275,20 @@ def _run_stages(context: StageContext, setup: TaskSetup) -> "Staged | TrainingRe
                              if not isinstance(logger, CallbackLogger | TensorBoardLogger))  # these follow the model
 
     def train_stage(request: TrainingRequest, document: TomlDocument) -> TrainingResult:
-        processes, device = context.processes, context.device
+        processes = context.processes
         with claim_folder(request.output, processes, resume=request.resume, outer=context.claim) as claim:
-            stored = None
-            if request.resume:
-                stored = _load_newest(CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=1), processes)
-            with _threads(request, processes, device, shown, stored):
-                return _train(request, setup, document, processes, device, shown, stored, claim, CallbackLogger())
+            run = _Run(request, setup, processes, context.device, shown, claim, CallbackLogger())
+            return _resume_or_train(run, document)
 
     return back_translate(context, train_stage)
 
 
-def _finish_ended(request: TrainingRequest, stored: LoadedCheckpoint, settings: TrainingConfig, reason: str,
-                  processes: DistributedContext, report: LoggerCollection) -> TrainingResult:
+def _finish_ended(run: _Run, stored: LoadedCheckpoint, settings: TrainingConfig, reason: str) -> TrainingResult:
     """Report that all steps are done, and repeat what follows the last step, in case the training was killed there."""
-    state = stored_training_state(stored.snapshot)
+    request, report, state = run.request, run.report, stored_training_state(stored.snapshot)
     report(Note(f"There is nothing left to do: the training ended after step {state.step:,}. To train again, choose "
                 f"another folder."))
-    if processes.main:
+    if run.processes.main:
         checkpoints = CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=settings.checkpoints.keep)
         for note in checkpoints.clean_up(stored.step, stored.best):
             report(Note(note))
@@ -264,7 +297,7 @@ def _finish_ended(request: TrainingRequest, stored: LoadedCheckpoint, settings: 
         report.loggers.append(metrics)
         _remove_data(request)
     report_end(reason, state, settings, report)
-    return TrainingResult(state, request.output, True, processes.main)
+    return TrainingResult(state, request.output, True, run.processes.main, device=str(run.device))
 
 
 def _remove_data(request: TrainingRequest) -> None:
@@ -284,15 +317,14 @@ def _awaits_blending(request: TrainingRequest, settings: TrainingConfig, state: 
     return BLEND_KEY not in read_info(request.output).record.get("start", {})
 
 
-def _blend(request: TrainingRequest, setup: TaskSetup, prepared: PreparedTraining, state: TrainingState,
-           processes: DistributedContext, device: torch.device, report: EventHandler) -> None:
+def _blend(run: _Run, prepared: PreparedTraining, state: TrainingState) -> None:
     """Interpolate the best model with the start model, and save the result in its place."""
-    assert setup.start is not None
+    assert run.setup.start is not None
     assert state.start_scores is not None
-    if processes.main:
-        best, settings = load(request.output, device=device), prepared.settings
-        start, new = setup.start.task.model.state_dict(), {name: tensor.clone() for name, tensor
-                                                           in best.model.state_dict().items()}
+    if run.processes.main:
+        best, settings = load(run.request.output, device=run.device), prepared.settings
+        start = run.setup.start.task.model.state_dict()
+        new = {name: tensor.clone() for name, tensor in best.model.state_dict().items()}
 
         def validate(share: float) -> Mapping[str, float]:
             interpolate(best.model, start, new, share)
@@ -304,33 +336,32 @@ def _blend(request: TrainingRequest, setup: TaskSetup, prepared: PreparedTrainin
         best.record = {**best.record, "scores": {"step": state.best_step, **chosen.scores},
                        "start": {**best.record["start"], BLEND_KEY: chosen.share}}
         prepared.task.finalize(best)
-        best.save(request.output)
-        report(Note(chosen.describe(settings.validation.metric)))
+        best.save(run.request.output)
+        run.report(Note(chosen.describe(settings.validation.metric)))
         scores = ", ".join(format_score(name, value) for name, value in chosen.scores.items())
-        report(Note(f"Blended model: {scores}."))
-    processes.barrier()
+        run.report(Note(f"Blended model: {scores}."))
+    run.processes.barrier()
 
 
-def _build_loop(request: TrainingRequest, setup: TaskSetup, prepared: PreparedTraining, processes: DistributedContext,
-                device: torch.device, report: EventHandler, callbacks: CallbackLogger, *,
-                resumed: bool) -> TrainingLoop:
+def _build_loop(run: _Run, prepared: PreparedTraining, *, resumed: bool) -> TrainingLoop:
+    request, start = run.request, run.setup.start
     torch.manual_seed(prepared.settings.seed)
     model = build(prepared.model)
-    if setup.start is not None and not resumed:
-        setup.start.fill(model, _labels(prepared))
+    if start is not None and not resumed:
+        start.fill(model, _labels(prepared))
     elif not resumed:
         prepared.task.initialize(model)
-    model = model.to(device).train()
-    engine = TrainingEngine(prepared.task.objective(model).to(device), prepared.settings, processes)
+    model = model.to(run.device).train()
+    engine = TrainingEngine(prepared.task.objective(model).to(run.device), prepared.settings, run.processes)
     task = prepared.task.wrap(model)
     tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
     identity = resolution.training_identity(request, prepared.tables, prepared.files, tokenizer, prepared.reasons,
-                                            setup.start)
+                                            start)
     checkpoints = CheckpointManager(request.output / CHECKPOINTS_FOLDER, keep=prepared.settings.checkpoints.keep)
 
     def save_best(state: TrainingState) -> None:
         gathered = _gather_model(prepared, engine)  # a collective of all processes
-        if processes.main:
+        if run.processes.main:
             best = task if gathered is None else prepared.task.wrap(gathered)
             others = {name: table for name, table in best.record.get("scores", {}).items() if isinstance(table, dict)}
             best.record = {**best.record, "scores": {"step": state.best_step, **(state.best_scores or {}),
@@ -342,8 +373,8 @@ def _build_loop(request: TrainingRequest, setup: TaskSetup, prepared: PreparedTr
             prepared.task.finalize(best)
             best.save(request.output)
 
-    return TrainingLoop(prepared.task, task, engine, prepared.settings, checkpoints, report, save_best, identity,
-                        callbacks)
+    return TrainingLoop(prepared.task, task, engine, prepared.settings, checkpoints, run.report, save_best, identity,
+                        run.callbacks)
 
 
 def _gather_model(prepared: PreparedTraining, engine: TrainingEngine) -> nn.Module | None:
@@ -355,16 +386,16 @@ def _gather_model(prepared: PreparedTraining, engine: TrainingEngine) -> nn.Modu
     return weights.build_module(prepared.model.build, tensors, origin="the training")
 
 
-def _report_start(prepared: PreparedTraining, device: torch.device, state: TrainingState, report: EventHandler) -> None:
+def _report_start(run: _Run, prepared: PreparedTraining, state: TrainingState) -> None:
     for note in prepared.notes:
-        report(Note(note))
+        run.report(Note(note))
     defaults = tuple(default._replace(value=_format_default(default.value)) for default in prepared.defaults)
     parameters = prepared.model.parameters()
-    report(TrainingStarted(task=prepared.task.name, parameters=parameters, steps=prepared.settings.steps,
-                           first_step=state.step + 1, device=str(device), defaults=defaults,
-                           score=prepared.settings.validation.metric, best=state.best_scores or {},
-                           choices=summarize_choices(prepared.tables, prepared.reasons, parameters),
-                           settings=explain_settings(prepared.tables, prepared.reasons)))
+    run.report(TrainingStarted(task=prepared.task.name, parameters=parameters, steps=prepared.settings.steps,
+                               first_step=state.step + 1, device=str(run.device), defaults=defaults,
+                               score=prepared.settings.validation.metric, best=state.best_scores or {},
+                               choices=summarize_choices(prepared.tables, prepared.reasons, parameters),
+                               settings=explain_settings(prepared.tables, prepared.reasons)))
 
 
 def _format_default(value: Any) -> str:

@@ -21,8 +21,8 @@ from regard.tokens import Tokens
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.optimizer import ScheduleConfig
 from regard.training.tasks.classification import ClassificationSetup, ImageClassificationTask, survey_labelled
+from regard.training.tasks.classification_data import ImageSurvey, TextSurvey, prepare_images, prepare_labelled_texts
 from regard.training.tasks.interface import TrainingTask
-from regard.training.tasks.labelled_data import ImageSurvey, TextSurvey, prepare_images, prepare_labelled_texts
 
 TSV = "".join(f"{number} {word}\t{label}\n" for number in range(40)
               for word, label in (("good", "plus"), ("bad", "minus")))

@@ -200,7 +200,7 @@ def test_rows_in_memory(tmp_path):
 
 
 def test_a_text_classifier_says_that_the_labels_could_be_of_tokens(file):
-    from regard.training.tasks.labelled_data import survey_texts
+    from regard.training.tasks.classification_data import survey_texts
 
     survey = survey_texts([file("a.tsv", "MKV\tCHH\nAAAA\tHHHH\n")], [], DataConfig())
     assert any("--task label" in note for note in survey.warnings)

@@ -221,7 +221,8 @@ def _unpaired_message(input: InputFile, other: InputFile | None) -> str:
     following = "no other file follows" if other is None else f"{other.name}, which follows, holds pairs itself"
     suffixes = ", ".join(f"*{suffix}" for suffix in _SUFFIXES if suffix != ".pot")
     return (f"{input.name}: Pairs in plain text need two files, sources and then targets, but {following}. Name the "
-            f"second file; or, if this one holds pairs, set --format, or rename it ({suffixes}).")
+            f"second file; or, if this one holds pairs, set --format, or rename it ({suffixes})."
+            f"{' If it holds tracks of agents, set --task tracks.' if '.csv' in input.name.lower() else ''}")
 
 
 def _is_wanted(slot: TargetSlot, entries: str) -> bool:

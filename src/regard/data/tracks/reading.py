@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.checks import nearest, plural
+from regard.checks import nearest, plural, wrong
 from regard.data.sources.text import DataError, InputFile, Location, ReadLog, printable, read_lines
 
 Floats = NDArray[np.float64]
@@ -330,6 +330,8 @@ MAX_GRID = 1 << 28
 def to_grid(scene: Scene, step: float | None = None) -> Grid:
     """The tracks with a row for each time step; `step` is the difference between two frames, by default the usual."""
     step = frame_step(scene) if step is None else step
+    if not 0 < step < math.inf:
+        raise wrong("frame_step", "above 0 and finite", f"{step:g}")
     first = float(scene.frame.min())
     place = (scene.frame - first) / step
     index = np.round(place)

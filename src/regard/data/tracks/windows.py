@@ -45,11 +45,6 @@ class TrackWindow:
         """The number of steps."""
         return self.past.shape[1] + self.future.shape[1]
 
-    def of_agents(self, which: NDArray[np.bool_]) -> "TrackWindow":
-        """The window with these agents only."""
-        names = tuple(name for name, keep in zip(self.agents, which, strict=True) if keep)
-        return TrackWindow(self.past[which], self.future[which], names, self.scene, self.frame, self.start)
-
 
 def grid_windows(grid: Grid, names: Sequence[str], scene: str, observed: int, predicted: int,
                  stride: int = 1) -> Iterator[TrackWindow]:

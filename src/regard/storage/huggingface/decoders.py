@@ -211,7 +211,7 @@ class RopeSettings(Config):
                 yield key, f'the rope_type "{self.scaling_type}" does not have it'
 
     def scaling(self, positions: int) -> RopeScalingConfig | None:
-        """Our config of the scaling in a model with so many `max_position_embeddings`; None for none."""
+        """Our config of the scaling in a model whose `max_position_embeddings` is `positions`; None for none."""
         original = self.original_max_position_embeddings or positions
         if self.scaling_type == "linear":
             return LinearRopeScaling(factor=self._given("factor"))

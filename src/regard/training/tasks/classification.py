@@ -5,8 +5,9 @@
     ClassificationSetup                                          recognises the kind of the data
 
 The data is one of three: a folder with one folder of images for each class; two IDX files, of images and of labels,
-recognised by their first bytes; or TSV or JSONL, a text and a label on each line (`labelled_data` reads them). Without
-validation data, some examples are held out by a hash; of every label at least one example stays in the training data.
+recognised by their first bytes; or TSV or JSONL, a text and a label on each line (`classification_data` reads them).
+Without validation data, some examples are held out by a hash; of every label at least one example stays in the training
+data.
 """
 
 import os
@@ -56,6 +57,21 @@ from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties, lookup
 from regard.training.logging import ValidationExample
 from regard.training.starting_point import StartModel
+from regard.training.tasks.classification_data import (
+    IdxImageSource,
+    ImageFolderSource,
+    ImageSource,
+    ImageSurvey,
+    PreparedImages,
+    PreparedLabelledTexts,
+    TextSurvey,
+    number_labels,
+    prepare_images,
+    prepare_labelled_texts,
+    survey_images,
+    survey_texts,
+    with_known_labels,
+)
 from regard.training.tasks.common import (
     LabelledTask,
     MetricSums,
@@ -79,21 +95,6 @@ from regard.training.tasks.interface import (
     held_out_reasons,
     short_sample,
     validation_fraction_default,
-)
-from regard.training.tasks.labelled_data import (
-    IdxImageSource,
-    ImageFolderSource,
-    ImageSource,
-    ImageSurvey,
-    PreparedImages,
-    PreparedLabelledTexts,
-    TextSurvey,
-    number_labels,
-    prepare_images,
-    prepare_labelled_texts,
-    survey_images,
-    survey_texts,
-    with_known_labels,
 )
 from regard.training.tasks.start_checks import new_labels_note, start_encoding, text_notes
 

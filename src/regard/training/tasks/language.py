@@ -96,7 +96,7 @@ SHOWN_TOKENS, SAMPLE_TOKENS = 60, 2000
 """Tokens of an example prompt, and of its continuation."""
 STATE_NAME = "memory"
 TOKENS_PER_EXAMPLE = 25
-"""A text of so many tokens counts as one example for the defaults of fine-tuning."""
+"""Tokens of a text that count as one example for the defaults of fine-tuning."""
 
 
 def read_pieces(inputs: Sequence[InputFile]) -> Pieces:

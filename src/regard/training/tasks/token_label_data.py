@@ -33,6 +33,7 @@ from regard.data.tokenizer.training import TokenizerConfig
 from regard.data.tokenizer.units import EncodedTokens, TokenEncoder, window_starts
 from regard.training.config import DataConfig
 from regard.training.starting_point import StartModel
+from regard.training.tasks.classification_data import check_classes
 from regard.training.tasks.common import (
     Hashes,
     PreparedTexts,
@@ -45,7 +46,6 @@ from regard.training.tasks.common import (
     select_validation,
 )
 from regard.training.tasks.interface import ProgressHook, TrainingRequest
-from regard.training.tasks.labelled_data import check_classes
 
 ENDING_MARKS = frozenset(".,;:!?")
 """Marks that are either words of their own or the last character of a word."""

@@ -293,8 +293,8 @@ class TracksTask(TrainingTask):
             raise checks.wrong("model.observed_steps, model.predicted_steps", f"those of the windows, {steps}",
                                (model_config.observed_steps, model_config.predicted_steps))
         super().__init__(prepared, model_config, settings, record)
-        self.held = prepared.validation[:settings.validation.max_examples]
-        self.validation_count = len(self.held)
+        self.validation_windows = prepared.validation[:settings.validation.max_examples]
+        self.validation_count = len(self.validation_windows)
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
         """The batches of this process."""
@@ -318,8 +318,9 @@ class TracksTask(TrainingTask):
 
     def validation_batches(self) -> Sequence[TrackBatch]:
         """The validation windows in their order."""
-        collate = TrackCollator(self.held, self.model_config.observed_steps, self.model_config.predicted_steps)
-        return [collate(numbers, 0) for numbers in window_batches([len(window.past) for window in self.held])]
+        windows, config = self.validation_windows, self.model_config
+        collate = TrackCollator(windows, config.observed_steps, config.predicted_steps)
+        return [collate(numbers, 0) for numbers in window_batches([len(window.past) for window in windows])]
 
     def validate(self, task: Task) -> ValidationResult:
         """Loss and distances; `forecast_error` is the mean of minADE, minFDE, JADE and JFDE."""
@@ -330,7 +331,7 @@ class TracksTask(TrainingTask):
                 loss = objective(batch.to(task.device))
                 total, agents = total + float(loss.total), agents + float(loss.tokens)
             sums = ForecastSums()
-            for window, single, joint in task.window_futures(self.held):
+            for window, single, joint in task.window_futures(self.validation_windows):
                 add_window(sums, window, single, joint)
         found = sums.means()
         scores = {name: found[name] for name in ("ade", "fde", "jade", "jfde")}
@@ -339,14 +340,14 @@ class TracksTask(TrainingTask):
 
     def _examples(self, task: Forecaster) -> Iterator[ValidationExample]:
         """The last point of some agents, as it was and as the most probable future has it."""
-        count = self.settings.validation.samples_shown
-        shown = [self.held[number * len(self.held) // max(1, count)] for number in range(min(count, len(self.held)))]
+        count, windows = self.settings.validation.samples_shown, self.validation_windows
+        shown = [windows[number * len(windows) // max(1, count)] for number in range(min(count, len(windows)))]
         for window, single, _ in task.window_futures(shown):
             agent = int(np.flatnonzero(window.complete)[0])
             best = int(single.logits[agent].argmax())
             yield ValidationExample(f"agent {window.agents[agent]}, frame {window.frame:g}, at "
-                                    f"{_point(window.past[agent, -1])}", f"then at {_point(window.future[agent, -1])}",
-                                    f"then at {_point(single.points[agent, best, -1])}")
+                                    f"{_point(window.past[agent, -1])}", _point(window.future[agent, -1]),
+                                    _point(single.points[agent, best, -1]))
 
     def wrap(self, model: nn.Module) -> Task:
         """A Forecaster."""

@@ -7,7 +7,7 @@ from regard.data.images import ImageShape
 from regard.data.sources.text import DataError
 from regard.data.tokenizer.training import CharactersConfig
 from regard.training.config import DataConfig
-from regard.training.tasks.labelled_data import (
+from regard.training.tasks.classification_data import (
     IdxImageSource,
     ImageFolderSource,
     check_classes,
