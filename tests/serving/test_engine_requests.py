@@ -20,8 +20,6 @@ from refusals import assert_named
 
 from regard.decoding import live_search
 from regard.serving.engine import (
-    JOIN_SHARE,
-    JOIN_TURNS,
     DeadlineError,
     EngineCore,
     ModelError,
@@ -91,28 +89,6 @@ def test_a_text_joins_at_the_next_step_and_leaves_when_it_ends():
     assert not long.done
     bench.finish()
     assert long.done
-
-
-def test_few_texts_join_a_large_batch_together_and_wait_for_a_few_steps_only():
-    bench = Bench()
-    for _ in range(4 * JOIN_SHARE):
-        bench.submit(TEXTS[:1], FOREVER)
-    bench.turn()
-    assert bench.running() == [4 * JOIN_SHARE]
-    bench.submit(TEXTS[:1], FOREVER)
-    for _ in range(JOIN_TURNS):
-        bench.turn()
-        assert bench.core.load()[:2] == (1, 4 * JOIN_SHARE)
-    bench.turn()
-    assert bench.core.load()[:2] == (0, 4 * JOIN_SHARE + 1), "it has waited long enough"
-    bench.submit(TEXTS[:1], FOREVER)
-    bench.turn()
-    assert bench.core.queued == 1
-    for _ in range(4):
-        bench.submit(TEXTS[:1], FOREVER)
-    bench.turn()
-    assert bench.core.load()[:2] == (0, 4 * JOIN_SHARE + 6), "they are enough to join at once"
-    bench.finish()
 
 
 def test_equal_strategies_share_a_batch_and_others_take_turns():

@@ -11,13 +11,12 @@ most of a step in Python, of which one thread runs at a time: it has one worker,
 has a model on a GPU.
 
 Between two steps a worker lets waiting texts join a batch as long as the token budget has room, removes those that have
-finished, were cancelled or are too late, and answers each as soon as it has finished, without waiting for its
-neighbours (`regard.decoding.live_search`). Before it joins a large batch, a text waits a few steps for others, since
-encoding one text takes almost as long as encoding several. Texts whose strategies are equal share a batch, apart from
-maximum lengths, seeds and prefixes; batches take turns, a step each. Storage is allocated by the power of two of a
-row's maximum length, so a short text never shares storage with a long one, and long texts have at most half of the
-token budget, so that short ones always find room soon. Requests take turns in the queue, one text each, so that a
-request of many texts delays none of one text.
+finished, were cancelled or are too late, and answers each as soon as it has finished: no text waits for a batch to
+fill, or for its neighbours (`regard.decoding.live_search`). Texts whose strategies are
+equal share a batch, apart from maximum lengths, seeds and prefixes; batches take turns, a step each. Storage is
+allocated by the power of two of a row's maximum length, so a short text never shares storage with a long one, and long
+texts have at most half of the token budget, so that short ones always find room soon. Requests take turns in the queue,
+one text each, so that a request of many texts delays none of one text.
 
 A result is what the plain call gives (`translator.search(texts, strategy)`), whatever else is running: the same text,
 and each log-probability within 1e-5. They are not equal bit for bit, on a CPU either: a matrix product rounds a row
@@ -54,8 +53,6 @@ MIN_PARAMETERS = 4_000_000
 """A model on a CPU with fewer parameters has one worker."""
 MEMORY_SHARE = 4
 """The tokens that run at once may take one part in this many of the free memory of a GPU."""
-JOIN_SHARE, JOIN_TURNS = 4, 8
-"""Texts join a batch together: when they are one part in this many of it, or have waited for this many steps."""
 SHORT_CAPACITY = 256
 """Rows with more storage count as long."""
 RATE_SECONDS = 10.0
@@ -179,8 +176,6 @@ class EngineWorker:
 
     def __init__(self) -> None:
         self.batches = list[EngineBatch]()
-        self.turns_held = 0
-        """The number of turns for which texts have waited for others to join with."""
 
 
 class EngineCore:
@@ -351,10 +346,6 @@ class EngineCore:
                 running, [row for row in running if row.capacity > SHORT_CAPACITY]))
             waiting = sum(len(ticket.waiting) for ticket in self.queue)
             left = share = -(-(len(running) + waiting) // len(self.workers)) - len(mine)
-            if 0 < share * JOIN_SHARE < len(mine) and worker.turns_held < JOIN_TURNS:
-                worker.turns_held += 1
-                return
-            worker.turns_held = 0
             skipped = deque[Ticket]()
             while self.queue and left > 0:
                 ticket = self.queue.popleft()
