@@ -214,8 +214,8 @@ def _load_task(argument: ModelArgument, device: str) -> tuple[Translator | Compl
     """The task of a folder and its directions; one `search` warms it up, so that the first request is not slow."""
     task = load(argument.folder, device=device)
     if not isinstance(task, Translator | Completer):
-        raise ValueError(f"{argument.folder}: Only translators and language models are served, and this model "
-                         "is neither.")
+        raise ValueError(f"{argument.folder}: Only translators and language models are served, and this model is a "
+                         f"{type(task).__name__}.")
     if task.tokenizer is None:
         raise ValueError(f"{argument.folder}: The model has no tokenizer, so it cannot read text.")
     if isinstance(task, Completer):

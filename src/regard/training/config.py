@@ -131,8 +131,8 @@ class TrainingConfig(Config):
     rdrop: float = number(0.0, minimum=0.0, old="consistency")
     """R-Drop: weight of the divergence between two passes with different dropout; 0 for one pass."""
     teacher_share: float = number(0.0, minimum=0.0, maximum=1.0)
-    """Word-level distillation: share of the divergence from the teacher's probabilities in the loss, from 0 to 1; the
-    rest is that of the labels. Above 0 the student has the tokenizer of its teacher."""
+    """Word-level distillation: share of the teacher's probabilities in the loss. Above 0 the student has its teacher's
+    tokenizer."""
     max_grad_norm: float = number(1.0, minimum=0.0, old="clip")
     """Gradients with a larger norm are clipped to it; 0 for no clipping."""
     ema_decay: float = probability(0.0, old="average")
