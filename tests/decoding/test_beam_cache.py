@@ -92,6 +92,8 @@ def test_hypotheses_that_branch_join_and_leave_have_the_logits_of_the_model(name
         states = pair.step(replaced(states, [3, 4, 2], pair.begin(SOURCES[2:5], [[], [6], [7]])))
         for _ in range(12):
             states = pair.step(picked(states))
+        read = [0 + 22, 3 + 22, 1 + 13, 0 + 13, 1 + 13]  # tokens of the prompt, and steps
+        assert states[0].positions.view(-1, WIDTH).tolist() == [WIDTH * [one] for one in read]
 
 
 @pytest.mark.thorough
@@ -140,6 +142,7 @@ def test_nan_of_a_sequence_reaches_neither_its_neighbours_nor_the_one_that_takes
         states = replaced(picked(states), [1], pair.begin(SOURCES[2:3], [[]]))
         for _ in range(2):
             states = pair.step(states)
+        assert all(block.mixer.tokens.isfinite().all() for block in states[0].blocks)
 
 
 def test_capacity_is_the_tokens_of_a_hypothesis():

@@ -114,8 +114,9 @@ class Teacher:
         """
         features: Callable[..., torch.Tensor] = self.model.features  # type: ignore[assignment]
         output: nn.Linear = self.model.output  # type: ignore[assignment]
-        for parameter in self.model.parameters():  # only the first time; buffers stay: positions need their precision
-            parameter.data = parameter.data.to(self.dtype or dtype)
+        if output.weight.dtype != (self.dtype or dtype):  # the first time; buffers stay: positions need their precision
+            for parameter in self.model.parameters():
+                parameter.data = parameter.data.to(self.dtype or dtype)
         return SoftTargets(features(batch.source, batch.inputs), output, self.share)
 
 
