@@ -160,6 +160,10 @@ function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) 
   ];
 }
 
+const ORDINALS = new Intl.PluralRules("en", { type: "ordinal" });
+/** @type {Record<string, string>} */
+const ENDINGS = { one: "st", two: "nd", few: "rd" }; // 1st, 21st; 2nd; 3rd; all others end in th
+
 /**
  * Which of several equal words this one is: " (2nd)"; nothing if there is one.
  * @param {Unit[]} units
@@ -168,7 +172,7 @@ function effectVerdict(trace, { matrix, idle, groups, whole }, { side, units }) 
 function ordinal(units, at) {
   const same = [...units.keys()].filter((j) => units[j].name === units[at].name);
   const place = same.indexOf(at) + 1;
-  return same.length < 2 ? "" : ` (${place}${{ 1: "st", 2: "nd", 3: "rd" }[place] ?? "th"})`;
+  return same.length < 2 ? "" : ` (${place}${ENDINGS[ORDINALS.select(place)] ?? "th"})`;
 }
 
 /**
