@@ -101,7 +101,7 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
     size = _format_bytes(found.model_bytes)
     if found.all_bytes > found.model_bytes * 1.01:
         size += f"; {_format_bytes(found.all_bytes)} with checkpoints and other files"
-    files = ("files, validation data included: " if len(found.files) > 1 else "") + ", ".join(found.files)
+    files = ", ".join(found.files)
     counts = ", ".join(plural(count, name[:-1]) for name, count in found.counts.items())
     return [
         ("Task", found.task or "unknown"),
