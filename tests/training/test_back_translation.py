@@ -8,7 +8,7 @@ import trained
 import regard
 from regard.data import phrasebook
 from regard.storage import folder as folders
-from regard.training import back_translation, distillation, synthesis
+from regard.training import back_translation, defaults, distillation, synthesis
 from regard.training.api import train as train_in_python
 from regard.training.config import DataConfig
 from regard.training.tasks import sentence_pairs
@@ -195,3 +195,33 @@ def test_the_default_student_has_a_deep_encoder():
 def test_scores_are_shown_side_by_side():
     text = distillation.compare_scores({"loss": 1.0, "bleu": 10.0, "chrf": 20.0}, {"bleu": 30.0, "chrf": 40.0})
     assert text.index("10.00") < text.index("20.00") < text.index("30.00") < text.index("40.00")
+
+
+def test_a_teacher_translates_sampled_sources_too(folder, made):
+    result, recorder = run(folder, "student-of-sampled", "sources.txt", teacher="model", sampled_sources=25,
+                           keep="sampled.tsv")
+    assert result.finished
+    given = (folder / "sources.txt").read_text(encoding="utf-8").splitlines()
+    sources = [line.split("\t")[0] for line in (folder / "sampled.tsv").read_text(encoding="utf-8").splitlines()]
+    assert sources[:len(given)] == given
+    assert len(sources) == len({*sources}) == len(given) + 25
+    assert any("Sampled 25 new sources" in note for note in recorder.notes())
+
+
+def test_on_a_cpu_nothing_is_sampled_unasked(folder, made):
+    _, recorder = run(folder, "student-of-given", "sources.txt", teacher="model", keep="given.tsv")
+    assert len((folder / "given.tsv").read_text(encoding="utf-8").splitlines()) == 12
+    assert not any("Sampled" in note for note in recorder.notes())
+
+
+@pytest.mark.parametrize(("given", "expected"), [((29_000, "cuda"), 271_000), ((10**6, "cuda"), 0), ((50, "cpu"), 0)])
+def test_how_many_sources_are_sampled_by_default(given, expected):
+    assert defaults.sampled_sources(*given) == expected
+
+
+@pytest.mark.parametrize("options", [{"sampled_sources": 5, "monolingual": ("m.txt",)},
+                                     {"sampled_sources": -1, "teacher": "t"},
+                                     {"sampled_sources": True, "teacher": "t"}])
+def test_sampled_sources_need_a_teacher_and_a_number(options, tmp_path):
+    with pytest.raises(ValueError, match="sampled"):
+        synthesis.check_synthesis(trained.request("pairs.tsv", tmp_path / "m", synthesis=SynthesisRequest(**options)))

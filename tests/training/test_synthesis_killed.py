@@ -23,7 +23,8 @@ BACK_TRANSLATION = [  # one after another in one folder, each but the first with
     {"event": "TrainingProgress", "step": 5},
 ]
 DISTILLATION = [
-    {"event": "SynthesisProgress", "step": 16}, {"event": "SynthesisProgress", "step": 40, "touch": 1},
+    {"event": "SynthesisProgress", "step": 16}, {"event": "SynthesisProgress", "step": 48},
+    {"event": "SynthesisProgress", "step": 56, "touch": 1},
     {"event": "TrainingProgress", "step": 2}, {"event": "TrainingProgress", "step": 5},
 ]
 TAUGHT = [  # by the probabilities of the teacher too, whose tokenizer the student has
@@ -53,8 +54,9 @@ def codes(folder):
                                  "--keep-synthetic", folder / f"{name}.tsv", *more, tokenizer__vocab_size=420)
 
     def distilled(name, *more):
-        return trained.arguments(folder / "sources.txt", folder / name, "--teacher", folder / "plain", *more,
-                                 tokenizer__vocab_size=420, data__filters__drop="[]")  # it has learned nothing
+        return trained.arguments(folder / "sources.txt", folder / name, "--teacher", folder / "plain",
+                                 "--sampled-sources", "16", *more, tokenizer__vocab_size=420,
+                                 data__filters__drop="[]")  # it has learned nothing
 
     def taught(name, *more):
         given = distilled(name, "--set", "training.teacher_share=0.5", *more)

@@ -200,6 +200,11 @@ class SynthesisOptions:
         "--teacher", metavar="MODEL", rich_help_panel=SYNTHETIC_PANEL, show_default=False,
         help="Distillation: this model translates the sources of DATA, which may be a plain file, and the new model "
         "learns from it.")] = None
+    sampled_sources: Annotated[int | None, typer.Option(
+        "--sampled-sources", metavar="N", rich_help_panel=SYNTHETIC_PANEL,
+        show_default="on a GPU as many as make 300,000 sources, on a CPU 0",
+        help="With --teacher: new sentences that resemble the sources, which the teacher translates too. They are "
+        "sampled from an n-gram model.")] = None
     share: Annotated[float | None, typer.Option(
         "--synthetic-share", metavar="X", rich_help_panel=SYNTHETIC_PANEL, show_default="of the data, at most 0.75",
         help="Fraction of an epoch that is back-translated.")] = None

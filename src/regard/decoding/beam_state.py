@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from regard.decoding.request import Hypothesis
 
-TOPK_PIECE = 128
+TOPK_PIECE = 64
 """The number of values of which a CPU takes the maximum at once."""
 
 

@@ -115,8 +115,8 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
           source: str | None = None, target: str | None = None, format: str | None = None,
           progress: bool | None = None, settings: Mapping[str, Any] | None = None,
           monolingual: TrainingData | None = None, reverse: str | os.PathLike[str] | None = None,
-          teacher: str | os.PathLike[str] | None = None, synthetic_share: float | None = None,
-          temperature: float | None = None, top_k: int | None = None,
+          teacher: str | os.PathLike[str] | None = None, sampled_sources: int | None = None,
+          synthetic_share: float | None = None, temperature: float | None = None, top_k: int | None = None,
           keep_synthetic: str | os.PathLike[str] | None = None, **options: Any) -> Task:
     """Train a model on your data, save it in the folder `output`, and return the best one, loaded.
 
@@ -160,6 +160,8 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
         reverse: the folder of the reverse model for `monolingual`; by default one is trained first.
         teacher: the folder of a translator, for distillation: it translates the sources of `data`, which may then be a
             plain file or texts instead of pairs, and the new model learns from it.
+        sampled_sources: how many new sentences, sampled from an n-gram model of the sources, the teacher translates
+            too; by default as many as make 300,000 sources on a GPU, and none on a CPU.
         synthetic_share, temperature, top_k: the fraction of an epoch that is back-translated, and how synthetic sources
             are sampled.
         keep_synthetic: a new file for the synthetic pairs, TSV.
@@ -176,8 +178,8 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
                           "monolingual": monolingual}, directions,
                          {"data": _data_task(task, data, teacher), "monolingual": LINES_TASK}, task, folder, source,
                          target)
-    synthesis = _synthesis(None if monolingual is None else rows.paths("monolingual"), reverse, teacher,
-                           synthetic_share, temperature, top_k, keep_synthetic)
+    synthesis = _synthesis(None if monolingual is None else rows.paths("monolingual"), reverse, teacher, keep_synthetic,
+                           sampled_sources=sampled_sources, share=synthetic_share, temperature=temperature, top_k=top_k)
     if format is not None and rows.writers:
         raise checks.wrong("format", "left out for data in memory", repr(format))
     short, changes = split_settings(task, recipe, settings or {}, options)
@@ -226,13 +228,13 @@ def _data_task(task: str, data: TrainingData | None, teacher: str | os.PathLike[
 
 
 def _synthesis(monolingual: tuple[str, ...] | None, reverse: str | os.PathLike[str] | None,
-               teacher: str | os.PathLike[str] | None, share: float | None, temperature: float | None,
-               top_k: int | None, keep: str | os.PathLike[str] | None) -> SynthesisRequest | None:
+               teacher: str | os.PathLike[str] | None, keep: str | os.PathLike[str] | None,
+               **numbers: Any) -> SynthesisRequest | None:
     """The request for synthetic pairs; None if nothing is asked for."""
     paths = [None if path is None else os.fspath(path) for path in (reverse, teacher, keep)]
-    if monolingual is None and all(value is None for value in (*paths, share, temperature, top_k)):
+    if monolingual is None and all(value is None for value in (*paths, *numbers.values())):
         return None
-    return SynthesisRequest(monolingual or (), paths[0], paths[1], share, temperature, top_k, paths[2])
+    return SynthesisRequest(monolingual=monolingual or (), reverse=paths[0], teacher=paths[1], keep=paths[2], **numbers)
 
 
 def _call_all(functions: Iterable[Callable[[], object]]) -> None:

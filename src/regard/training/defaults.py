@@ -32,6 +32,9 @@ MIN_SPLIT_PAIRS = 20
 """With fewer pairs there is no validation split."""
 STUDENT_RECIPE = "transformer-student"
 """Of a model that learns from a teacher: the encoder is deep, since it runs once a sentence, the decoder shallow."""
+SOURCES_OF_STUDENT = 300_000
+"""With fewer sources for a teacher, new ones are sampled by default, on a GPU: a student that learns from few of them
+stays far below its teacher, which has seen most of them in its own training."""
 TEACHER_SHARE = 0.0
 """The default share of the teacher's probabilities in the loss of a student."""
 LANGUAGE_RECIPE = "llama"
@@ -209,6 +212,11 @@ def translation_tokenizer(pairs: int, requested: Mapping[str, Any], *, distilled
     size = max(1000, size // 2) if distilled else size
     yield from _subwords(requested, size, checks.plural(pairs, "pair"))
     yield Default("data.joint_tokenizer", True, "names and numbers are the same in both languages")
+
+
+def sampled_sources(sources: int, device_kind: str) -> int:
+    """How many new sources are sampled for a teacher; none on a CPU, where translating them would take hours."""
+    return max(0, SOURCES_OF_STUDENT - sources) if device_kind == "cuda" else 0
 
 
 def translation_recipe(pairs: int, device: DeviceProperties, requested: str | None) -> Default:

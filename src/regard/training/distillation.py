@@ -1,12 +1,16 @@
 """Distillation: a small, fast student learns from the translations of a teacher (Kim and Rush 2016).
 
-    1. the teacher translates every source by beam search
-    2. the student is trained on these translations, which are easier to learn than those of people
+    1. new sources are sampled from an n-gram model of the given ones (`regard.data.ngrams`), if those are few
+    2. the teacher translates every source by beam search
+    3. the student is trained on these translations, which are easier to learn than those of people
 
-The sources are lines of a plain file, or those of sentence pairs. Of sentence pairs some are held out, and validation
-compares with their own targets, not with the teacher; it does the same on validation data of the user. The scores of
-the teacher on the same data are reported beside those of the student, both by greedy search, and stored in the model
-card. With plain sources and no validation data, validation compares with translations of the teacher.
+A teacher translates the sources of its own training nearly as people did, so they show little of what else it has
+learned; it is the new ones that do.
+
+The given sources are lines of a plain file, or those of sentence pairs. Of sentence pairs some are held out, and
+validation compares with their own targets, not with the teacher; it does the same on validation data of the user. The
+scores of the teacher on the same data are reported beside those of the student, both by greedy search, and stored in
+the model card. With plain sources and no validation data, validation compares with translations of the teacher.
 
 The student has a tokenizer of its own, trained on its data: a small vocabulary makes the output layer of a small model
 fast, and a teacher of any kind will do. With `training.teacher_share` (word-level distillation) it also learns the
@@ -19,13 +23,15 @@ With a time limit, translating ends when WRITING_FRACTION of it has passed.
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.checks import plural
 from regard.data.languages import LanguagePair, target_controls
+from regard.data.ngrams import sample_new_texts
 from regard.data.sources import formats
 from regard.data.sources.text import DataError, printable
 from regard.data.tokenizer.interface import PairTokenizer
@@ -36,7 +42,7 @@ from regard.tasks.search import Beam
 from regard.tasks.translator import Translator
 from regard.toml import TomlDocument
 from regard.training import synthesis
-from regard.training.defaults import TEACHER_SHARE, lookup
+from regard.training.defaults import TEACHER_SHARE, lookup, sampled_sources
 from regard.training.logging import Note
 from regard.training.resolution import total_time
 from regard.training.short_options import OptionSpelling
@@ -47,7 +53,7 @@ from regard.training.tasks.interface import SyntheticPairs, TrainingRequest
 from regard.training.tasks.sentence_pairs import TranslationSurvey
 from regard.training.tasks.translation import TranslationTask
 
-DISTILLED_FILE, HELD_OUT_FILE = "distilled.jsonl", "held-out.jsonl"
+DISTILLED_FILE, HELD_OUT_FILE, SAMPLED_FILE = "distilled.jsonl", "held-out.jsonl", "sampled.json"
 SHARE_KEY = "training.teacher_share"
 VOCABULARY_KEYS = ("data.joint_tokenizer", "model.source_vocab_size", "model.target_vocab_size")
 """Keys that determine the vocabulary, besides those of [tokenizer]."""
@@ -70,6 +76,16 @@ class DistinctSources:
             if key not in seen:
                 seen.add(key)
                 yield text
+
+
+class AllSources:
+    """The given sources, then the sampled ones."""
+
+    def __init__(self, given: Iterable[str], sampled: Sequence[str]) -> None:
+        self.given, self.sampled = given, sampled
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self.given, self.sampled)
 
 
 class DistillationData(NamedTuple):
@@ -118,12 +134,13 @@ def distill(context: StageContext) -> Staged:
     languages = synthesis.known_languages(context.document, data.survey)
     taught = teacher_share(context.document) > 0
     if not context.processes.broadcast(synthesis.is_written(path)):
-        context.begin(1, 2, f"the teacher translates by beam search, {TEACHER_BEAMS} beams")
         writer = _load_teacher(context, data, languages)
         if taught:
             _check_vocabulary(context, writer)
         if context.processes.main:
-            _write(context, path, writer, folder, data)
+            sampled = _sample_sources(context, data.sources)
+            context.begin(1, 2, f"the teacher translates by beam search, {TEACHER_BEAMS} beams")
+            _write(context, path, writer, folder, data, sampled)
         del writer  # on a GPU the buffers of its search would take memory while the student is trained
         context.processes.barrier()
     teacher = None
@@ -228,14 +245,33 @@ def _write_lines(context: StageContext, name: str, pairs: Iterable[tuple[str, st
     return str(path)
 
 
-def _write(context: StageContext, path: Path, teacher: Translator, folder: str, data: DistillationData) -> None:
+def _sample_sources(context: StageContext, given: Iterable[str]) -> list[str]:
+    """The new sources, which are written into the data folder once; the user is told how many."""
+    path, count = context.place / SAMPLED_FILE, context.options.sampled_sources
+    if path.exists():
+        return list(json.loads(path.read_bytes()))
+    if count is None:
+        count = sampled_sources(sum(1 for _ in given), context.device.type)
+    found = [*sample_new_texts(given, count, seed=lookup(context.document.tables, "training.seed", 1))]
+    if count:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        filesystem.write_file(path, json.dumps(found).encode())
+        context.report(Note(f"Sampled {plural(len(found), 'new source')} from an n-gram model of the given ones"
+                            + (f"; {count:,} were asked for, but they hardly vary." if len(found) < count else "."),
+                            warning=not found))
+    return found
+
+
+def _write(context: StageContext, path: Path, teacher: Translator, folder: str, data: DistillationData,
+           sampled: Sequence[str]) -> None:
     request, limit, start = context.request, total_time(context.request), time.monotonic()
     strategy = Beam(beams=TEACHER_BEAMS)
     settings = {"model": model_fingerprint(Path(folder)), "texts": files_digest([Path(name) for name in request.data]),
-                "beams": TEACHER_BEAMS, "validation": None if data.survey is None else data.survey.threshold}
+                "beams": TEACHER_BEAMS, "validation": None if data.survey is None else data.survey.threshold,
+                **({"sampled": len(sampled)} if sampled else {})}
     written = synthesis.write_pairs(
-        context, path, data.sources, lambda texts: teacher.search(texts, strategy), settings, text_is="source",
-        seconds=None if limit is None else WRITING_FRACTION * limit)
+        context, path, AllSources(data.sources, sampled), lambda texts: teacher.search(texts, strategy), settings,
+        text_is="source", seconds=None if limit is None else WRITING_FRACTION * limit)
     synthesis.report_written(context, written)
     context.record.update(writing_seconds=time.monotonic() - start)
 

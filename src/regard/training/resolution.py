@@ -546,6 +546,7 @@ def _synthesis_options(request: TrainingRequest) -> dict[str, Any]:
     models = {key: None if path is None else os.path.basename(os.path.normpath(path))
               for key, path in (("--reverse", given.reverse), ("--teacher", given.teacher))}
     return {"--monolingual": [os.path.basename(path) for path in given.monolingual], **models,
+            **({} if given.sampled_sources is None else {"--sampled-sources": given.sampled_sources}),
             "--synthetic-share": given.share, "--temperature": given.temperature, "--top-k": given.top_k,
             "--time": total_time(request)}
 

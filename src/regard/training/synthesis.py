@@ -125,6 +125,11 @@ def check_synthesis(request: TrainingRequest) -> None:
         if value is not None and not given.monolingual:
             raise ValueError(f"{name(option)} has an effect on back-translation only. Give {name('monolingual')} too, "
                              "or leave it out.")
+    if given.sampled_sources is not None:
+        if given.teacher is None:
+            raise ValueError(f"{name('sampled_sources')} has an effect on distillation only. Give {name('teacher')} "
+                             "too, or leave it out.")
+        checks.whole_number(name("sampled_sources"), given.sampled_sources)
     if given.keep is not None and not given.monolingual and given.teacher is None:
         raise ValueError(f"{name('keep_synthetic')} needs synthetic pairs. Give {name('monolingual')} or "
                          f"{name('teacher')} too, or leave it out.")

@@ -65,6 +65,8 @@ class SynthesisRequest:
     """The folder of the reverse model; without it, one is trained."""
     teacher: str | None = None
     """The folder of the teacher, which translates the sources of the data."""
+    sampled_sources: int | None = None
+    """New sentences that the teacher translates too; None for the default."""
     share: float | None = None
     """The fraction of an epoch that is synthetic, between 0 and 1; None for the default."""
     temperature: float | None = None
