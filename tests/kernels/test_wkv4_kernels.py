@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import regard
 from regard.reference import rwkv as oracle
 from regard.rwkv import wkv
 
@@ -227,3 +228,38 @@ def test_the_door_is_open_on_a_gpu(monkeypatch):
     assert len(launched) == 3
     torch.testing.assert_close(y, scan(k, v, w, u, *state, absent(2, 100, "cuda"))[0])
     assert after.p.dtype == torch.float32
+
+
+@pytest.mark.gpu
+def test_the_mixer_gives_the_same_on_a_gpu_all_at_once_and_in_steps():
+    torch.manual_seed(0)
+    mixer = regard.RWKV4(48).double()
+    for parameter in (mixer.receptance.weight, mixer.key.weight, mixer.output.weight):  # new ones are zeros
+        torch.nn.init.normal_(parameter, std=0.2)
+    x = torch.randn(2, 70, 48, dtype=torch.float64)
+    padding = regard.Padding(torch.tensor([70, 33]))
+    want = mixer(x, padding)
+    mixer, x, padding = mixer.cuda().float(), x.cuda().float(), regard.Padding(torch.tensor([70, 33]).cuda())
+    found = mixer(x, padding)
+    assert (found.cpu() - want).abs().max() <= 1e-5 * want.abs().max()
+    state, parts = mixer.start(2), []
+    for part in x.split([40, 1, 29], 1):
+        y, state = mixer.step(part, state)
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), mixer(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_has_the_same_results():
+    given, _, above = inputs_of(2, 100, 64, device="cuda")
+    want, _ = results(kernels, given, None, above)  # compiles the kernels
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        results(kernels, given, None, above)
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph):
+        found, _ = results(kernels, given, None, above)
+    graph.replay()
+    for name, one, other in zip(NAMES, want, found, strict=True):
+        assert torch.equal(one, other), name

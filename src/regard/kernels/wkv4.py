@@ -56,6 +56,9 @@ MIN_CHUNK = 16
 MAX_BLOCK = 128
 """Channels of a program, at most; a thread has one of them."""
 
+SIZES = ["N", "T", "C", "plane", "state_plane"]
+"""Arguments that change from batch to batch: the kernels are compiled once for all their values."""
+
 
 @triton.jit
 def _channels(program, D, block: tl.constexpr):
@@ -114,7 +117,7 @@ def _count(counts_at, chunk, t, N, C, padded: tl.constexpr):
     return count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _sums(k_at, v_at, w_at, present_at, sums_at, N, D, T, C, plane, block: tl.constexpr, padded: tl.constexpr):
     """a, b and p of every chunk, three planes (B, T, D); k and v are (B, N, D), w is (D,)."""
     chunk, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
@@ -133,7 +136,7 @@ def _sums(k_at, v_at, w_at, present_at, sums_at, N, D, T, C, plane, block: tl.co
     _put_planes(sums_at, plane, chunk * D + channel, valid, a, b, p)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _carry(sums_at, w_at, counts_at, state_at, last_at, N, D, T, C, plane, state_plane, block: tl.constexpr,
            padded: tl.constexpr):
     """Replace the sums of every chunk by those of all tokens before it, from `state` on; `last` has all of them."""
@@ -150,7 +153,7 @@ def _carry(sums_at, w_at, counts_at, state_at, last_at, N, D, T, C, plane, state
     _put_planes(last_at, state_plane, row * D + channel, valid, a, b, p)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _outputs(k_at, v_at, w_at, u_at, present_at, states_at, y_at, N, D, T, C, plane, block: tl.constexpr,
              padded: tl.constexpr):
     """y (B, N, D), from the sums before every chunk."""
@@ -171,7 +174,7 @@ def _outputs(k_at, v_at, w_at, u_at, present_at, states_at, y_at, N, D, T, C, pl
         a, b, p = after_a, after_b, after_p
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _outputs_backward(k_at, v_at, w_at, u_at, present_at, states_at, y_at, dy_at, g_at, exponent_at, added_at, ends_at,
                       dw_at, du_at, N, D, T, C, plane, block: tl.constexpr, padded: tl.constexpr):
     """g and p before every token; for every chunk what it adds to ∂a, ∂b, ∂w and ∂u, and a', b' and p after it.
@@ -215,7 +218,7 @@ def _outputs_backward(k_at, v_at, w_at, u_at, present_at, states_at, y_at, dy_at
     _put(du_at, at, valid, du)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _carry_backward(states_at, added_at, ends_at, dw_at, du_at, da_last_at, db_last_at, p_last_at, da_at, db_at,
                     row_dw_at, row_du_at, D, T, plane, block: tl.constexpr):
     """Replace what every chunk adds to ∂a and ∂b by ∂a and ∂b after it; those of the state, ∂w and ∂u, (B, D)."""
@@ -241,7 +244,7 @@ def _carry_backward(states_at, added_at, ends_at, dw_at, du_at, da_last_at, db_l
     _put(row_du_at, own, valid, du)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _inputs_backward(k_at, v_at, w_at, u_at, present_at, y_at, g_at, exponent_at, d_states_at, dk_at, dv_at, N, D, T, C,
                      plane, block: tl.constexpr, padded: tl.constexpr):
     """∂k and ∂v (B, N, D), from ∂a and ∂b after every chunk."""
