@@ -3,7 +3,7 @@
     A_t = e^w A_{t-1} + e^{k_t} v_t,   B_t = e^w B_{t-1} + e^{k_t}                                 every channel
     y_t = (A_{t-1} + e^{u+k_t} v_t) / (B_{t-1} + e^{u+k_t})
 
-So that no exponential overflows, A = a e^p and B = b e^p are stored with the largest exponent so far:
+So that no exponential overflows, A = a e^p and B = b e^p are stored as a, b and p:
 
     q_t = max(p_{t-1}, u+k_t)       α = e^{p_{t-1}-q_t},     β = e^{u+k_t-q_t};    y_t = (α a_{t-1} + β v_t) / d_t
     p_t = max(p_{t-1}+w, k_t)       γ = e^{p_{t-1}+w-p_t},   δ = e^{k_t-p_t};      a_t = γ a_{t-1} + δ v_t
@@ -55,42 +55,42 @@ MIN_CHUNK = 16
 """Tokens of a chunk, at least."""
 MAX_BLOCK = 128
 """Channels of a program, at most; a thread has one of them."""
-
 SIZES = ["N", "T", "C", "plane", "state_plane"]
 """Arguments that change from batch to batch: the kernels are compiled once for all their values."""
 
 
 @triton.jit
 def _channels(program, D, block: tl.constexpr):
-    """What the program has of the rows or chunks, its channels, and which of these exist."""
+    """The row or chunk of a program, its channels, and which of these exist."""
     parts = tl.cdiv(D, block)
     channel = (program % parts).to(tl.int32) * block + tl.arange(0, block)
     return program // parts, channel, channel < D
 
 
 @triton.jit
-def _number(base, at, valid):
+def _load(base, at, valid):
     """The numbers at these places in float32; zeros where a channel does not exist."""
     return tl.load(base + at, mask=valid, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _planes(base, plane, at, valid):
+def _load_planes(base, plane, at, valid):
     """The numbers at these places of three planes."""
-    return _number(base, at, valid), _number(base, at + plane, valid), _number(base, at + plane + plane, valid)
+    return _load(base, at, valid), _load(base, at + plane, valid), _load(base, at + plane + plane, valid)
 
 
 @triton.jit
-def _put(base, at, valid, value):
+def _store(base, at, valid, value):
     """Write numbers in the dtype of their memory."""
     tl.store(base + at, value.to(base.dtype.element_ty), mask=valid)
 
 
 @triton.jit
-def _put_planes(base, plane, at, valid, first, second, third):
-    _put(base, at, valid, first)
-    _put(base, at + plane, valid, second)
-    _put(base, at + plane + plane, valid, third)
+def _store_planes(base, plane, at, valid, first, second, third):
+    """Write numbers to three planes."""
+    _store(base, at, valid, first)
+    _store(base, at + plane, valid, second)
+    _store(base, at + plane + plane, valid, third)
 
 
 @triton.jit
@@ -109,7 +109,7 @@ def _add(a, b, p, other_a, other_b, other_p):
 
 @triton.jit
 def _count(counts_at, chunk, t, N, C, padded: tl.constexpr):
-    """The present tokens of chunk t of a row, which is number `chunk` of all rows."""
+    """How many tokens of chunk t of a row are present; `chunk` is its number among those of all rows."""
     if padded:
         count = tl.load(counts_at + chunk).to(tl.float32)
     else:
@@ -122,18 +122,18 @@ def _sums(k_at, v_at, w_at, present_at, sums_at, N, D, T, C, plane, block: tl.co
     """a, b and p of every chunk, three planes (B, T, D); k and v are (B, N, D), w is (D,)."""
     chunk, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
     row, first = chunk // T, (chunk % T).to(tl.int32) * C
-    w = _number(w_at, channel, valid)
+    w = _load(w_at, channel, valid)
     a, b, p = tl.zeros_like(w), tl.zeros_like(w), tl.zeros_like(w) + EMPTY
     for n in tl.range(first, tl.minimum(first + C, N)):
         at = (row * N + n) * D + channel
-        k, v = _number(k_at, at, valid), _number(v_at, at, valid)
+        k, v = _load(k_at, at, valid), _load(v_at, at, valid)
         after_a, after_b, after_p = _add(a, b, p + w, v, 1.0, k)
         if padded:
             there = tl.load(present_at + row * N + n)
             after_a, after_b = tl.where(there, after_a, a), tl.where(there, after_b, b)
             after_p = tl.where(there, after_p, p)
         a, b, p = after_a, after_b, after_p
-    _put_planes(sums_at, plane, chunk * D + channel, valid, a, b, p)
+    _store_planes(sums_at, plane, chunk * D + channel, valid, a, b, p)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -141,16 +141,16 @@ def _carry(sums_at, w_at, counts_at, state_at, last_at, N, D, T, C, plane, state
            padded: tl.constexpr):
     """Replace the sums of every chunk by those of all tokens before it, from `state` on; `last` has all of them."""
     row, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
-    w = _number(w_at, channel, valid)
-    a, b, p = _planes(state_at, state_plane, row * D + channel, valid)
+    w = _load(w_at, channel, valid)
+    a, b, p = _load_planes(state_at, state_plane, row * D + channel, valid)
     for t in tl.range(0, T):
         chunk = row * T + t
         at = chunk * D + channel
-        own_a, own_b, own_p = _planes(sums_at, plane, at, valid)
-        _put_planes(sums_at, plane, at, valid, a, b, p)
+        own_a, own_b, own_p = _load_planes(sums_at, plane, at, valid)
+        _store_planes(sums_at, plane, at, valid, a, b, p)
         passed = w * _count(counts_at, chunk, t, N, C, padded)
         a, b, p = _add(a, b, p + passed, own_a, own_b, own_p)
-    _put_planes(last_at, state_plane, row * D + channel, valid, a, b, p)
+    _store_planes(last_at, state_plane, row * D + channel, valid, a, b, p)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -159,13 +159,13 @@ def _outputs(k_at, v_at, w_at, u_at, present_at, states_at, y_at, N, D, T, C, pl
     """y (B, N, D), from the sums before every chunk."""
     chunk, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
     row, first = chunk // T, (chunk % T).to(tl.int32) * C
-    w, u = _number(w_at, channel, valid), _number(u_at, channel, valid)
-    a, b, p = _planes(states_at, plane, chunk * D + channel, valid)
+    w, u = _load(w_at, channel, valid), _load(u_at, channel, valid)
+    a, b, p = _load_planes(states_at, plane, chunk * D + channel, valid)
     for n in tl.range(first, tl.minimum(first + C, N)):
         at = (row * N + n) * D + channel
-        k, v = _number(k_at, at, valid), _number(v_at, at, valid)
+        k, v = _load(k_at, at, valid), _load(v_at, at, valid)
         numerator, denominator, _ = _add(a, b, p, v, 1.0, u + k)
-        _put(y_at, at, valid, numerator / denominator)
+        _store(y_at, at, valid, numerator / denominator)
         after_a, after_b, after_p = _add(a, b, p + w, v, 1.0, k)
         if padded:
             there = tl.load(present_at + row * N + n)
@@ -183,19 +183,19 @@ def _outputs_backward(k_at, v_at, w_at, u_at, present_at, states_at, y_at, dy_at
     """
     chunk, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
     row, first = chunk // T, (chunk % T).to(tl.int32) * C
-    w, u = _number(w_at, channel, valid), _number(u_at, channel, valid)
-    a, b, p = _planes(states_at, plane, chunk * D + channel, valid)
+    w, u = _load(w_at, channel, valid), _load(u_at, channel, valid)
+    a, b, p = _load_planes(states_at, plane, chunk * D + channel, valid)
     slope_a, slope_b = tl.zeros_like(w), tl.zeros_like(w)  # a' and b'
     da, db, kept = tl.zeros_like(w), tl.zeros_like(w), tl.zeros_like(w) + 1.0
     dw, du = tl.zeros_like(w), tl.zeros_like(w)
     for n in tl.range(first, tl.minimum(first + C, N)):
         at = (row * N + n) * D + channel
-        k, v = _number(k_at, at, valid), _number(v_at, at, valid)
-        y, dy = _number(y_at, at, valid), _number(dy_at, at, valid)
+        k, v = _load(k_at, at, valid), _load(v_at, at, valid)
+        y, dy = _load(y_at, at, valid), _load(dy_at, at, valid)
         past, own, _ = _factors(p, u + k)
         g = dy / (past * b + own)
-        _put(g_at, at, valid, g)
-        _put(exponent_at, at, valid, p)
+        _store(g_at, at, valid, g)
+        _store(exponent_at, at, valid, p)
         du += g * own * (v - y)
         dw += g * past * (slope_a - y * slope_b)
         da += kept * past * g
@@ -212,10 +212,10 @@ def _outputs_backward(k_at, v_at, w_at, u_at, present_at, states_at, y_at, dy_at
         slope_a, slope_b, a, b, p = after_slope_a, after_slope_b, after_a, after_b, after_p
         kept *= past
     at = chunk * D + channel
-    _put_planes(added_at, plane, at, valid, da, db, kept)
-    _put_planes(ends_at, plane, at, valid, slope_a, slope_b, p)
-    _put(dw_at, at, valid, dw)
-    _put(du_at, at, valid, du)
+    _store_planes(added_at, plane, at, valid, da, db, kept)
+    _store_planes(ends_at, plane, at, valid, slope_a, slope_b, p)
+    _store(dw_at, at, valid, dw)
+    _store(du_at, at, valid, du)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -224,24 +224,24 @@ def _carry_backward(states_at, added_at, ends_at, dw_at, du_at, da_last_at, db_l
     """Replace what every chunk adds to ∂a and ∂b by ∂a and ∂b after it; those of the state, ∂w and ∂u, (B, D)."""
     row, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
     own = row * D + channel
-    da, db, p = _number(da_last_at, own, valid), _number(db_last_at, own, valid), _number(p_last_at, own, valid)
+    da, db, p = _load(da_last_at, own, valid), _load(db_last_at, own, valid), _load(p_last_at, own, valid)
     dw, du = tl.zeros_like(p), tl.zeros_like(p)
     for back in tl.range(0, T):
         at = (row * T + T - 1 - back) * D + channel
-        added_a, added_b, kept = _planes(added_at, plane, at, valid)
-        slope_a, slope_b, end_p = _planes(ends_at, plane, at, valid)
+        added_a, added_b, kept = _load_planes(added_at, plane, at, valid)
+        slope_a, slope_b, end_p = _load_planes(ends_at, plane, at, valid)
         scale = tl.exp(end_p - p)  # 1, but for rounding: `_carry` adds w for all tokens of a chunk at once
         da, db = scale * da, scale * db
-        _put(added_at, at, valid, da)
-        _put(added_at, at + plane, valid, db)
-        dw += _number(dw_at, at, valid) + da * slope_a + db * slope_b
-        du += _number(du_at, at, valid)
+        _store(added_at, at, valid, da)
+        _store(added_at, at + plane, valid, db)
+        dw += _load(dw_at, at, valid) + da * slope_a + db * slope_b
+        du += _load(du_at, at, valid)
         da, db = kept * da + added_a, kept * db + added_b
-        p = _number(states_at, at + plane + plane, valid)
-    _put(da_at, own, valid, da)
-    _put(db_at, own, valid, db)
-    _put(row_dw_at, own, valid, dw)
-    _put(row_du_at, own, valid, du)
+        p = _load(states_at, at + plane + plane, valid)
+    _store(da_at, own, valid, da)
+    _store(db_at, own, valid, db)
+    _store(row_dw_at, own, valid, dw)
+    _store(row_du_at, own, valid, du)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -251,21 +251,21 @@ def _inputs_backward(k_at, v_at, w_at, u_at, present_at, y_at, g_at, exponent_at
     chunk, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
     row, first = chunk // T, (chunk % T).to(tl.int32) * C
     last = tl.minimum(first + C, N)
-    w, u = _number(w_at, channel, valid), _number(u_at, channel, valid)
-    da = _number(d_states_at, chunk * D + channel, valid)
-    db = _number(d_states_at, chunk * D + channel + plane, valid)
+    w, u = _load(w_at, channel, valid), _load(u_at, channel, valid)
+    da = _load(d_states_at, chunk * D + channel, valid)
+    db = _load(d_states_at, chunk * D + channel + plane, valid)
     for back in tl.range(0, last - first):
         n = last - 1 - back
         at = (row * N + n) * D + channel
-        k, v = _number(k_at, at, valid), _number(v_at, at, valid)
-        y, g, p = _number(y_at, at, valid), _number(g_at, at, valid), _number(exponent_at, at, valid)
+        k, v = _load(k_at, at, valid), _load(v_at, at, valid)
+        y, g, p = _load(y_at, at, valid), _load(g_at, at, valid), _load(exponent_at, at, valid)
         kept, new, _ = _factors(p + w, k)
         if padded:
             there = tl.load(present_at + row * N + n)
             kept, new = tl.where(there, kept, 1.0), tl.where(there, new, 0.0)
         past, own, _ = _factors(p, u + k)
-        _put(dk_at, at, valid, g * own * (v - y) + new * (v * da + db))
-        _put(dv_at, at, valid, g * own + new * da)
+        _store(dk_at, at, valid, g * own * (v - y) + new * (v * da + db))
+        _store(dv_at, at, valid, g * own + new * da)
         da, db = kept * da + past * g, kept * db - past * g * y
 
 
@@ -325,7 +325,7 @@ def chunk_tokens(tokens: int) -> int:
 
 
 def _counts(present: Tensor, chunks: int, tokens: int) -> Tensor:
-    """The present tokens of every chunk, (B, T)."""
+    """How many tokens of every chunk are present, (B, T)."""
     padded = F.pad(present, (0, chunks * tokens - present.shape[1]))
     return padded.unflatten(1, (chunks, tokens)).sum(-1, dtype=torch.int32)
 
@@ -337,5 +337,5 @@ def _parts(channels: int) -> tuple[int, dict[str, int]]:
 
 
 def _pointer(tensor: Tensor | None, otherwise: Tensor) -> Tensor:
-    """A tensor for a kernel that does not read it if it is None."""
+    """The tensor, or another one where it is None and the kernel does not read it."""
     return otherwise if tensor is None else tensor
