@@ -61,7 +61,7 @@ def assert_near(given, present, above):
 
     Both round p + w after every token, but the chunks of the scan are shorter.
     """
-    rounding = 4 * torch.finfo(torch.float32).eps * max(given[0].abs().max(), 1.0)
+    rounding = torch.finfo(torch.float32).eps * max(given[0].abs().max(), 1.0)
     truth, exponent = results(scan, given, present, above, torch.float64)
     theirs, _ = results(scan, given, present, above, exponent=exponent)
     mine, _ = results(kernels, given, present, above, exponent=exponent)

@@ -176,10 +176,11 @@ def _outputs(k_at, v_at, w_at, u_at, present_at, states_at, y_at, N, D, T, C, pl
 
 @triton.jit(do_not_specialize=SIZES)
 def _outputs_backward(k_at, v_at, w_at, u_at, present_at, states_at, y_at, dy_at, g_at, exponent_at, added_at, ends_at,
-                      dw_at, du_at, N, D, T, C, plane, block: tl.constexpr, padded: tl.constexpr):
-    """g and p before every token; for every chunk what it adds to ∂a, ∂b, ∂w and ∂u, and a', b' and p after it.
+                      du_at, N, D, T, C, plane, block: tl.constexpr, padded: tl.constexpr):
+    """g and p before every token, and ∂u of every chunk.
 
-    The third plane of `added` is the factor by which ∂a and ∂b after the chunk are multiplied.
+    The planes of `added` are what a chunk adds to ∂a and ∂b before it, and the factor by which it multiplies those
+    after it; the planes of `ends` are a' and b' after the chunk, and its first term of ∂w.
     """
     chunk, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
     row, first = chunk // T, (chunk % T).to(tl.int32) * C
@@ -213,31 +214,31 @@ def _outputs_backward(k_at, v_at, w_at, u_at, present_at, states_at, y_at, dy_at
         kept *= past
     at = chunk * D + channel
     _store_planes(added_at, plane, at, valid, da, db, kept)
-    _store_planes(ends_at, plane, at, valid, slope_a, slope_b, p)
-    _store(dw_at, at, valid, dw)
+    _store_planes(ends_at, plane, at, valid, slope_a, slope_b, dw)
     _store(du_at, at, valid, du)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _carry_backward(states_at, added_at, ends_at, dw_at, du_at, da_last_at, db_last_at, p_last_at, da_at, db_at,
-                    row_dw_at, row_du_at, D, T, plane, block: tl.constexpr):
-    """Replace what every chunk adds to ∂a and ∂b by ∂a and ∂b after it; those of the state, ∂w and ∂u, (B, D)."""
+def _carry_backward(added_at, ends_at, du_at, da_last_at, db_last_at, da_at, db_at, row_dw_at, row_du_at, D, T, plane,
+                    block: tl.constexpr):
+    """Replace what every chunk adds to ∂a and ∂b by ∂a and ∂b after it; those of the state, ∂w and ∂u, (B, D).
+
+    p after a chunk and p before the next one differ by rounding, as `_carry` adds w for all tokens of a chunk at once.
+    They are taken to be equal: a factor for the difference would bring its errors into the gradients.
+    """
     row, channel, valid = _channels(tl.program_id(0).to(tl.int64), D, block)
     own = row * D + channel
-    da, db, p = _load(da_last_at, own, valid), _load(db_last_at, own, valid), _load(p_last_at, own, valid)
-    dw, du = tl.zeros_like(p), tl.zeros_like(p)
+    da, db = _load(da_last_at, own, valid), _load(db_last_at, own, valid)
+    dw, du = tl.zeros_like(da), tl.zeros_like(da)
     for back in tl.range(0, T):
         at = (row * T + T - 1 - back) * D + channel
         added_a, added_b, kept = _load_planes(added_at, plane, at, valid)
-        slope_a, slope_b, end_p = _load_planes(ends_at, plane, at, valid)
-        scale = tl.exp(end_p - p)  # 1, but for rounding: `_carry` adds w for all tokens of a chunk at once
-        da, db = scale * da, scale * db
+        slope_a, slope_b, chunk_dw = _load_planes(ends_at, plane, at, valid)
         _store(added_at, at, valid, da)
         _store(added_at, at + plane, valid, db)
-        dw += _load(dw_at, at, valid) + da * slope_a + db * slope_b
+        dw += chunk_dw + da * slope_a + db * slope_b
         du += _load(du_at, at, valid)
         da, db = kept * da + added_a, kept * db + added_b
-        p = _load(states_at, at + plane + plane, valid)
     _store(da_at, own, valid, da)
     _store(db_at, own, valid, db)
     _store(row_dw_at, own, valid, dw)
@@ -293,26 +294,26 @@ class WKV4(torch.autograd.Function):
         launch.launch(_carry, (B * parts,), states, w, number, state, last, *sizes, B * D, **options)
         launch.launch(_outputs, (B * T * parts,), k, v, w, u, there, states, y, *sizes, **options)
         after_a, after_b, after_p = (part.clone() for part in last)
-        ctx.save_for_backward(k, v, w, u, present, states, after_p, y)
+        ctx.save_for_backward(k, v, w, u, present, states, y)
         ctx.mark_non_differentiable(after_p)
         return y, after_a, after_b, after_p
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        k, v, w, u, present, states, p_last, y = ctx.saved_tensors
+        k, v, w, u, present, states, y = ctx.saved_tensors
         dy, da_last, db_last = (part.contiguous() for part in upstream[:3])
         (B, N, D), T = k.shape, states.shape[2]
         parts, block = _parts(D)
         sizes, options = (N, D, T, chunk_tokens(N), B * T * D), {**block, "padded": present is not None}
         there = _pointer(present, k)
         g, exponent = torch.empty_like(y), torch.empty_like(y)
-        added, ends, (dw, du) = torch.empty_like(states), torch.empty_like(states), states.new_empty(2, B, T, D)
+        added, ends, du = torch.empty_like(states), torch.empty_like(states), torch.empty_like(states[0])
         launch.launch(_outputs_backward, (B * T * parts,), k, v, w, u, there, states, y, dy, g, exponent, added, ends,
-                      dw, du, *sizes, **options)
+                      du, *sizes, **options)
         da, db, row_dw, row_du = states.new_empty(4, B, D)
-        launch.launch(_carry_backward, (B * parts,), states, added, ends, dw, du, da_last, db_last, p_last, da, db,
-                      row_dw, row_du, D, T, B * T * D, **block)
+        launch.launch(_carry_backward, (B * parts,), added, ends, du, da_last, db_last, da, db, row_dw, row_du, D, T,
+                      B * T * D, **block)
         dk, dv = torch.empty_like(k), torch.empty_like(v)
         launch.launch(_inputs_backward, (B * T * parts,), k, v, w, u, there, y, g, exponent, added, dk, dv, *sizes,
                       **options)
