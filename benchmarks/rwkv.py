@@ -1,4 +1,4 @@
-"""RWKV: the recurrence of version 7 beside peers, growth with the length, decoding, and a step beside an LSTM's.
+"""RWKV: the recurrences beside peers, their growth with the length, decoding, and a step beside an LSTM's.
 
     python benchmarks/rwkv.py                         every part
     python benchmarks/rwkv.py recurrence lengths      some parts
@@ -7,7 +7,10 @@
     recurrence    4 texts of 4,096 tokens, 32 heads of 64, bfloat16, forward and backward: ours, the plain chunks,
                   `chunk_rwkv7` of flash-linear-attention where it can be imported, causal attention of the same width
     lengths       the same for one text of 1,024 to 131,072 tokens, ours and causal attention
-    blocks        the same with other sizes of our kernels, one change at a time, 4 × 4,096 and 1 × 16,384 tokens
+    rwkv4         the recurrence of version 4: one text of 1,024 to 131,072 tokens, 2,048 channels, bfloat16, and 64
+                  texts of 1,024 tokens, 64 channels, float32, as `regard compare --task` trains them; forward and
+                  backward of the kernels, the scan in plain torch, causal attention of the same width
+    blocks        version 7 with other sizes of our kernels, one change at a time, 4 × 4,096 and 1 × 16,384 tokens
     decoding      milliseconds of a token and bytes of the state of rwkv7-small and llama-small, after contexts of
                   1,024, 16,384 and 65,536 tokens
     step          a step on one core of a CPU, RWKV-4 and RWKV-7 beside an LSTM of equal width, in processor time
@@ -37,6 +40,11 @@ ON_GPU = DEVICE == "cuda"
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 ROWS, TOKENS, HEADS, WIDTH = (4, 4096, 32, 64) if ON_GPU else (1, 128, 2, 16)
 LENGTHS = (1024, 4096, 16_384, 65_536, 131_072) if ON_GPU else (64, 128)
+VERSION4_SIZES = (((64, 1024) if ON_GPU else (2, 128)) + (64, torch.float32),
+                  *((1, tokens, HEADS * WIDTH, DTYPE) for tokens in LENGTHS))
+"""Rows, tokens, channels and dtype."""
+SCAN_MAX_NUMBERS = 1 << 28
+"""The scan keeps about 28 numbers for each number of k: larger inputs are not timed."""
 CONTEXTS = (1024, 16_384, 65_536) if ON_GPU else (16, 64)
 WIDTHS, REPEATS = (256, 512, 768, 1024), 61
 OTHER_BLOCKS: tuple[dict[str, int], ...] = (
@@ -131,6 +139,45 @@ def lengths() -> str:
     return table(["tokens", "ours, ms", "µs per token", "GiB", "causal attention, ms"], rows)
 
 
+def rwkv4() -> str:
+    """Time and memory of version 4, by size."""
+    rows = []
+    for count, tokens, channels, dtype in VERSION4_SIZES:
+        works = _version4_works(count, tokens, channels, dtype)
+        times = medians(works, device=DEVICE, repeats=5)
+        if ON_GPU:
+            torch.cuda.reset_peak_memory_stats()
+            works["ours"]()
+        memory = f"{torch.cuda.max_memory_allocated() / 2**30:.2f}" if ON_GPU else "-"
+        rows.append([f"{count} × {tokens:,}", f"{channels:,}", str(dtype)[6:], f"{times['ours']:.3f}",
+                     f"{1e3 * times['ours'] / (count * tokens):.3f}", memory,
+                     f"{times['scan']:.1f}" if "scan" in times else "-", f"{times['attention']:.3f}"])
+    return table(["tokens", "channels", "dtype", "ours, ms", "µs per token", "GiB", "scan, ms", "causal attention, ms"],
+                 rows)
+
+
+def _version4_works(count: int, tokens: int, channels: int, dtype: torch.dtype) -> dict[str, Callable[[], None]]:
+    """Forward and backward of our kernels (on a CPU the scan), of the scan, and of causal attention."""
+    q, k, v = (torch.randn(count, tokens, channels, device=DEVICE, dtype=dtype, requires_grad=True) for _ in range(3))
+    w = (-torch.exp(torch.linspace(-5.0, 3.0, channels, device=DEVICE))).requires_grad_()
+    u = torch.zeros(channels, device=DEVICE, requires_grad=True)
+
+    def mixed(function: Callable[..., tuple[Tensor, wkv.WKV4State]]) -> Callable[[], None]:
+        def work() -> None:
+            y = function(k, v, w, u)[0]
+            torch.autograd.grad(y, [k, v, w, u], torch.ones_like(y))
+
+        return work
+
+    def attended() -> None:
+        split = [part.unflatten(-1, (-1, WIDTH)).transpose(1, 2) for part in (q, k, v)]
+        y = scaled_dot_product_attention(*split, is_causal=True)
+        torch.autograd.grad(y, [q, k, v], torch.ones_like(y))
+
+    scan = {"scan": mixed(wkv.wkv4_scan)} if k.numel() < SCAN_MAX_NUMBERS else {}
+    return {"ours": mixed(wkv.wkv4), **scan, "attention": attended}
+
+
 def blocks() -> str:
     """Forward and backward with other sizes of the kernels; the first row has those of `wkv7.BLOCKS`."""
     if not ON_GPU:
@@ -211,5 +258,5 @@ def _steps(mixer: Recurrence | RWKV4 | RWKV7, width: int, rows: int) -> Callable
 
 
 if __name__ == "__main__":
-    main({"recurrence": recurrence, "lengths": lengths, "blocks": blocks, "decoding": decoding, "step": step}, __doc__,
-         __file__, DEVICE)
+    main({"recurrence": recurrence, "lengths": lengths, "rwkv4": rwkv4, "blocks": blocks, "decoding": decoding,
+          "step": step}, __doc__, __file__, DEVICE)

@@ -98,14 +98,14 @@ def judge_heads(found: Numbers) -> Verdict:
 def _accuracies(task: str, length: int, width: int, seeds: Seeds, steps: int,
                 options: Mapping[str, Any]) -> list[float]:
     """The accuracy of each seed."""
-    way = MemoryMixer(SelfAttentionConfig(**options, position=RotaryConfig()), lambda tokens: 2, RATE)
+    mixer = MemoryMixer(SelfAttentionConfig(**options, position=RotaryConfig()), lambda tokens: 2, RATE)
     found = []
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             problem = made(task, length)
             budget = MemoryBudget(steps=steps, rows=32, validation_rows=256, every=50)
-            lesson = train_model(MemoryModel(problem, way, width), problem, budget, seed, way.rate)
+            lesson = train_model(MemoryModel(problem, mixer, width), problem, budget, seed, mixer.rate)
         assert lesson.accuracy is not None
         found.append(lesson.accuracy)
     return found

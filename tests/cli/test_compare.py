@@ -174,8 +174,8 @@ def test_json_and_the_folder_have_the_same_results(capfdbinary, tmp_path):
     compare_memory("recall", **COMPARE_MEMORY_TINY | {"lengths": "8"}, as_json=True, output=str(tmp_path / "made"),
                    seeds=2)
     shown = json.loads(capfdbinary.readouterr().out)
-    assert [(one["way"], one["seed"]) for one in shown["results"]] == [("rnn", 0), ("rnn", 1), ("attention", 0),
-                                                                       ("attention", 1)]
+    assert [(one["mixer"], one["seed"]) for one in shown["results"]] == [("rnn", 0), ("rnn", 1), ("attention", 0),
+                                                                         ("attention", 1)]
     assert json.loads((tmp_path / "made/recall.json").read_text(encoding="utf-8")) == shown
     names = {path.name for path in (tmp_path / "made").iterdir()}
     assert names == {"recall.json", "recall.txt", "recall.svg", "recall.png"}

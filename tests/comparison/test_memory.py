@@ -1,4 +1,4 @@
-"""The ways: equal but for the way, none sees the future, and convolution sees the first token."""
+"""Memory tasks: models are equal but for the mixer, none sees the future, and convolution sees the first token."""
 
 import json
 import sys
@@ -26,25 +26,25 @@ from regard.comparison.memory import (
 from regard.comparison.memory_tasks import MEMORY_TASKS, AddingTask, CopyTask, RecallTask, make_task
 
 
-@pytest.mark.parametrize("way", MEMORY_MIXERS)
+@pytest.mark.parametrize("mixer", MEMORY_MIXERS)
 @pytest.mark.parametrize("name", MEMORY_TASKS)
-def test_every_way_reads_every_task_and_has_as_many_parameters_as_it_may(name, way):
+def test_every_mixer_reads_every_task_and_has_as_many_parameters_as_it_may(name, mixer):
     made = make_task(name, 16)
-    model = build_model(made, way, 12_000)
+    model = build_model(made, mixer, 12_000)
     batch = made.batch(2, torch.Generator().manual_seed(0))
     outputs = model(batch.inputs)
     assert outputs.shape == (2, made.tokens, made.outputs)
     width = model.output.in_features
-    counts = [sum(parameter.numel() for parameter in MemoryModel(made, MEMORY_MIXERS[way], size).parameters())
-              for size in (width, width + MEMORY_MIXERS[way].width_step)]
+    counts = [sum(parameter.numel() for parameter in MemoryModel(made, MEMORY_MIXERS[mixer], size).parameters())
+              for size in (width, width + MEMORY_MIXERS[mixer].width_step)]
     assert counts[0] <= 12_000 < counts[1]
     assert counts[0] == sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("way", MEMORY_MIXERS)
-def test_no_way_sees_the_future_and_all_see_the_first_token(way):
+@pytest.mark.parametrize("mixer", MEMORY_MIXERS)
+def test_no_mixer_sees_the_future_and_all_see_the_first_token(mixer):
     made = make_task("copy", 200)
-    model = build_model(made, way, 60_000).double().eval()
+    model = build_model(made, mixer, 60_000).double().eval()
     for parameter in model.parameters():  # a new layer of RWKV gives zeros
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.1)
@@ -163,17 +163,17 @@ def test_what_is_wrong_is_said_training():
 TINY_RUNNING = memory.MemoryBudget(steps=2, rows=2, parameters=6_000, validation_rows=4, every=1)
 
 
-def test_every_way_at_every_length_with_every_seed():
+def test_every_mixer_at_every_length_with_every_seed():
     told, done = [], []
     results = memory.run("copy", ("rnn", "attention"), (3, 2), TINY_RUNNING, seeds=2,
                          on_validation=lambda *what: told.append(what[:4]), on_result=done.append)
-    assert [(one.length, one.way, one.seed) for one in results] == [
-        (length, way, seed) for length in (3, 2) for way in ("rnn", "attention") for seed in (0, 1)]
+    assert [(one.length, one.mixer, one.seed) for one in results] == [
+        (length, mixer, seed) for length in (3, 2) for mixer in ("rnn", "attention") for seed in (0, 1)]
     assert done == results
-    assert told == [(one.way, one.length, one.seed, step) for one in results for step in (1, 2)]
+    assert told == [(one.mixer, one.length, one.seed, step) for one in results for step in (1, 2)]
 
 
-def test_all_ways_get_the_same_sequences_with_a_seed(monkeypatch):
+def test_all_mixers_get_the_same_sequences_with_a_seed(monkeypatch):
     seen = []
     batch = MEMORY_TASKS["copy"].batch
     monkeypatch.setattr(MEMORY_TASKS["copy"], "batch", lambda self, rows, generator: seen.append(
@@ -186,10 +186,10 @@ def test_all_ways_get_the_same_sequences_with_a_seed(monkeypatch):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", MEMORY_TASKS)
-def test_every_way_fits_into_the_parameters_of_a_scale(scale, name):
+def test_every_mixer_fits_into_the_parameters_of_a_scale(scale, name):
     for length in SCALES[scale].lengths[name]:
-        for way in MEMORY_MIXERS:
-            model = build_model(make_task(name, length), way, SCALES[scale].budget.parameters)
+        for mixer in MEMORY_MIXERS:
+            model = build_model(make_task(name, length), mixer, SCALES[scale].budget.parameters)
             assert model.output.in_features >= 16
 
 
@@ -213,11 +213,11 @@ def test_a_wrong_call_is_refused_before_any_work(call, said, monkeypatch):
         memory.run(**{"task": "copy", "budget": TINY_RUNNING, **call})
 
 
-COPY = MemoryResult(task="copy", way="lstm", length=80, seed=0, tokens=100, loss=0.2, accuracy=0.2, chance=0.20794,
+COPY = MemoryResult(task="copy", mixer="lstm", length=80, seed=0, tokens=100, loss=0.2, accuracy=0.2, chance=0.20794,
                     chance_accuracy=0.125, parameters=1000, width=8, layers=2, seen=None, steps=40, seconds=1.5,
                     curve=((20, 0.3), (40, 0.2)))
 RESULTS = [COPY, replace(COPY, seed=1, loss=0.16), replace(COPY, seed=2, loss=0.18),
-           replace(COPY, way="convolution", loss=1e-5, seen=106, layers=4, steps=20)]
+           replace(COPY, mixer="convolution", loss=1e-5, seen=106, layers=4, steps=20)]
 RECALL = replace(COPY, task="recall", length=64, accuracy=0.5, chance=3.4657, chance_accuracy=1 / 32)
 
 
@@ -245,7 +245,7 @@ def test_recall_is_shown_by_its_accuracy():
     assert "0.0312" in shown
 
 
-def test_a_length_that_a_way_was_not_asked_for_is_a_dash():
+def test_a_length_that_a_mixer_was_not_asked_for_is_a_dash():
     row = next(line for line in result_lines([*RESULTS, replace(COPY, length=5)]) if line.startswith("convolution"))
     assert row.split()[1] == "-"
 
@@ -253,7 +253,8 @@ def test_a_length_that_a_way_was_not_asked_for_is_a_dash():
 def test_the_table_is_json_with_everything_that_is_known():
     made = json.loads(json.dumps(results_table(RESULTS), allow_nan=False))
     assert made["lengths"] == [80]
-    assert made["ways"] == ["lstm", "convolution"]
+    assert made["mixers"] == made["ways"] == ["lstm", "convolution"]
+    assert made["results"][3]["mixer"] == made["results"][3]["way"] == "convolution"
     assert made["results"][3]["solved"]
     assert not made["results"][0]["solved"]
     assert made["results"][0]["curve"] == [[20, 0.3], [40, 0.2]]
@@ -263,7 +264,7 @@ def test_the_table_is_json_with_everything_that_is_known():
 def test_the_picture_has_the_published_figures_that_are_not_longer():
     long = [replace(one, length=1024) for one in RESULTS]
     assert _crosses([*RESULTS, *long]) == [([1000], [0.0204]), ([1000], [3.5e-5])]
-    attention = [replace(RECALL, way="attention"), replace(RECALL, way="attention", length=256)]
+    attention = [replace(RECALL, mixer="attention"), replace(RECALL, mixer="attention", length=256)]
     assert _crosses(attention) == [([64, 256], [1.0, 1.0])]
 
 
@@ -274,22 +275,22 @@ def _crosses(results):
 
 
 @pytest.mark.parametrize("results", [RESULTS, [RECALL]])
-def test_the_picture_has_a_line_for_every_way_and_one_for_chance(results):
+def test_the_picture_has_a_line_for_every_mixer_and_one_for_chance(results):
     (axes,) = results_figure(results).axes
     names = [line.get_label() for line in axes.get_lines()]
-    assert names == [*dict.fromkeys(one.way for one in results), "without memory"]
+    assert names == [*dict.fromkeys(one.mixer for one in results), "without memory"]
     assert list(axes.get_lines()[0].get_ydata()) == ([0.18] if results is RESULTS else [0.5])
 
 
 def test_every_mixer_has_its_own_colour_which_is_the_same_in_every_picture():
-    def colours(ways):
-        (axes,) = results_figure([replace(COPY, way=way) for way in ways]).axes
-        return {line.get_label(): line.get_color() for line in axes.get_lines() if line.get_label() in ways}
+    def colours(mixers):
+        (axes,) = results_figure([replace(COPY, mixer=mixer) for mixer in mixers]).axes
+        return {line.get_label(): line.get_color() for line in axes.get_lines() if line.get_label() in mixers}
 
     every = colours(["rnn", "lstm", "gru", "convolution", "attention", "rwkv4", "rwkv7"])
     assert len({*every.values()}) == 7
     some = colours(["rwkv7", "lstm"])
-    assert some == {way: every[way] for way in some}
+    assert some == {mixer: every[mixer] for mixer in some}
 
 
 def test_pictures_are_saved_under_the_name_of_the_task(tmp_path):

@@ -13,9 +13,11 @@ from torch.profiler import ProfilerActivity, profile
 import regard
 from regard.attention import backends
 from regard.config import to_tables
+from regard.kernels import launch
 from regard.models import catalog
 from regard.models.build import model_config
 from regard.recurrence.cells import CELLS
+from regard.rwkv import wkv
 from regard.training import defaults as choices
 from regard.training import estimate as estimates
 from regard.training import loss as losses
@@ -205,6 +207,36 @@ def test_activations_are_half_to_all_of_what_is_measured(name):
     found = activation_bytes(to_tables(config), rows, lengths, passes=2 if rdrop else 1)
     peak = measured_bytes(config, rows, lengths, rdrop)
     assert 0.5 * peak <= found <= peak, f"{found:,} and {peak:,} bytes"
+
+
+def test_rwkv4_keeps_what_its_kernel_keeps_on_a_gpu(monkeypatch):
+    """Counted in what autograd keeps for two more layers, with the kernel interpreted."""
+    pytest.importorskip("triton")
+    if not launch.interpreted():
+        pytest.skip("the kernels are compiled here")
+    monkeypatch.setattr(wkv, "usable", lambda *tensors: True)
+    kept, estimated = [], []
+    for layers in (1, 3):
+        config = model_config("rwkv4-tiny", **ALONE, **{"stack.layers": layers, "width": 32})
+        kept.append(_kept_bytes(config, regard.Tokens(torch.randint(4, 200, (2, 64)))))
+        estimated.append(activation_bytes(to_tables(config), 2, (64,), on_gpu=True))
+    assert 0.8 * (kept[1] - kept[0]) <= estimated[1] - estimated[0] <= kept[1] - kept[0]
+
+
+def _kept_bytes(config, tokens):
+    """The bytes that autograd keeps after a forward pass, parameters apart."""
+    model, kept = config.build().train(), {}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()  # in the dict, so that its address is not used again
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.features(tokens)
+    return sum(storage.nbytes() for storage in kept.values())
 
 
 def test_a_recipe_and_its_complete_config_need_the_same():

@@ -415,7 +415,7 @@ def compare_memory(task: str, *, mixers: str | None = None, lengths: str | None 
 
 def _report_training(result: "MemoryResult") -> None:
     accuracy = "" if result.accuracy is None else f", accuracy {result.accuracy:.3f}"
-    say(f"{result.task} {result.length}, {result.way}, seed {result.seed}: loss {result.loss:.5f} (baseline without "
+    say(f"{result.task} {result.length}, {result.mixer}, seed {result.seed}: loss {result.loss:.5f} (baseline without "
         f"memory: {result.chance:.5f}){accuracy}, {result.steps:,} steps, {result.seconds:.1f} s")
 
 

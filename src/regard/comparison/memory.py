@@ -65,9 +65,9 @@ NUMERIC_FEATURES = 2
 
 @dataclass(frozen=True)
 class MemoryMixer:
-    """A mixer, the number of layers for a sequence length, the learning rate, and what divides the width."""
+    """The config of a mixer, the number of layers for a sequence length, the learning rate, what divides the width."""
 
-    mixer: MixerConfig
+    config: MixerConfig
     layers: Callable[[int], int]
     rate: float
     width_step: int = 8
@@ -99,11 +99,11 @@ MEMORY_MIXERS: Mapping[str, MemoryMixer] = {
 class MemoryModel(nn.Module):
     """A stack of blocks: ids (B, N) or numbers (B, N, features) -> (B, N, outputs)."""
 
-    def __init__(self, task: MemoryTask, way: MemoryMixer, width: int) -> None:
+    def __init__(self, task: MemoryTask, mixer: MemoryMixer, width: int) -> None:
         super().__init__()
         self.read = (nn.Linear(NUMERIC_FEATURES, width) if task.symbols is None
                      else nn.Embedding(task.symbols, width))
-        self.stack: Stack = stack_config(way, task.tokens, width).build(width, causal=True)
+        self.stack: Stack = stack_config(mixer, task.tokens, width).build(width, causal=True)
         self.output = make_output_layer(width, task.outputs, bias=True)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -118,28 +118,28 @@ class MemoryModel(nn.Module):
         return receptive_field(convolutions) if convolutions else None
 
 
-def stack_config(way: MemoryMixer, tokens: int, width: int) -> StackConfig:
+def stack_config(mixer: MemoryMixer, tokens: int, width: int) -> StackConfig:
     """The config of the stack for sequences of this length."""
-    return StackConfig(layers=way.layers(tokens), norm_position="pre", mixer=way.mixer,
+    return StackConfig(layers=mixer.layers(tokens), norm_position="pre", mixer=mixer.config,
                        feed_forward=FeedForwardConfig(ffn_width=2 * width))
 
 
 def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:
     """The widest model within the parameter budget, in steps of 8 features, or of those of a head of RWKV-7."""
-    way = checks.pick("mixers", name, MEMORY_MIXERS)
-    width = way.width_step
-    if _count_parameters(task, way, width) > parameters:
+    mixer = checks.pick("mixers", name, MEMORY_MIXERS)
+    width = mixer.width_step
+    if _count_parameters(task, mixer, width) > parameters:
         raise checks.wrong("parameters",
-                           f"at least {_count_parameters(task, way, width):,} for {name} and {task.tokens} tokens",
+                           f"at least {_count_parameters(task, mixer, width):,} for {name} and {task.tokens} tokens",
                            f"{parameters:,}")
-    while _count_parameters(task, way, width + way.width_step) <= parameters:
-        width += way.width_step
-    return MemoryModel(task, way, width)
+    while _count_parameters(task, mixer, width + mixer.width_step) <= parameters:
+        width += mixer.width_step
+    return MemoryModel(task, mixer, width)
 
 
-def _count_parameters(task: MemoryTask, way: MemoryMixer, width: int) -> int:
+def _count_parameters(task: MemoryTask, mixer: MemoryMixer, width: int) -> int:
     read = (NUMERIC_FEATURES + 1) * width if task.symbols is None else task.symbols * width
-    stack = stack_config(way, task.tokens, width).parameters(width, causal=True)
+    stack = stack_config(mixer, task.tokens, width).parameters(width, causal=True)
     return read + stack + (width + 1) * task.outputs
 
 
@@ -190,7 +190,7 @@ class MemoryResult:
     """The result of one mixer on one task at one length."""
 
     task: str
-    way: str
+    mixer: str
     length: int
     seed: int
     tokens: int
@@ -215,12 +215,13 @@ class MemoryResult:
 
     def table(self) -> dict[str, Any]:
         """As a JSON object; a loss that is not finite is null."""
-        own = asdict(self) | {"solved": self.solved,
+        own = asdict(self) | {"way": self.mixer, "solved": self.solved,
                               "curve": [[step, _finite_or_none(loss)] for step, loss in self.curve]}
         return {**own, "loss": _finite_or_none(self.loss)}
 
 
-def learn(task: MemoryTask, way: str, budget: MemoryBudget, seed: int, device: str | torch.device = "cpu",
+@checks.renamed_arguments(way="mixer")
+def learn(task: MemoryTask, mixer: str, budget: MemoryBudget, seed: int, device: str | torch.device = "cpu",
           on_validation: ProgressCallback | None = None) -> MemoryResult:
     """Train one mixer on one task.
 
@@ -230,14 +231,14 @@ def learn(task: MemoryTask, way: str, budget: MemoryBudget, seed: int, device: s
     device = torch.device(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        model = build_model(task, way, budget.parameters).to(device)
-        trained = train_model(model, task, budget, seed, budget.rate * MEMORY_MIXERS[way].rate, on_validation)
-    return MemoryResult(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=trained.loss,
-                        accuracy=trained.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
+        model = build_model(task, mixer, budget.parameters).to(device)
+        trained = train_model(model, task, budget, seed, budget.rate * MEMORY_MIXERS[mixer].rate, on_validation)
+    return MemoryResult(task=task.name, mixer=mixer, length=task.length, seed=seed, tokens=task.tokens,
+                        loss=trained.loss, accuracy=trained.accuracy, chance=task.chance,
+                        chance_accuracy=task.chance_accuracy,
                         parameters=sum(parameter.numel() for parameter in model.parameters()),
                         width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen,
-                        steps=trained.steps,
-                        seconds=trained.seconds, curve=trained.curve)
+                        steps=trained.steps, seconds=trained.seconds, curve=trained.curve)
 
 
 def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: int, rate: float,
@@ -337,25 +338,25 @@ def run(task: str, mixers: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int
     budget = chosen.budget if budget is None else budget
     results = []
     for one in tasks:
-        for way in dict.fromkeys(mixers):
+        for mixer in dict.fromkeys(mixers):
             for seed in range(seeds):
-                callback = None if on_validation is None else _bind_run(on_validation, way, one.length, seed)
-                results.append(learn(one, way, budget, seed, device, callback))
+                callback = None if on_validation is None else _bind_run(on_validation, mixer, one.length, seed)
+                results.append(learn(one, mixer, budget, seed, device, callback))
                 if on_result is not None:
                     on_result(results[-1])
     return results
 
 
-def _bind_run(on_validation: Callable[[str, int, int, int, float], None], way: str, length: int,
+def _bind_run(on_validation: Callable[[str, int, int, int, float], None], mixer: str, length: int,
               seed: int) -> Callable[[int, float], None]:
-    return lambda step, loss: on_validation(way, length, seed, step, loss)
+    return lambda step, loss: on_validation(mixer, length, seed, step, loss)
 
 
 class PublishedResult(NamedTuple):
     """A result from the literature."""
 
     task: str
-    way: str
+    mixer: str
     """The mixer of the same kind, or "without memory"."""
     length: int | None
     """None means every length."""
@@ -391,8 +392,8 @@ def published_marks(task: str, lengths: Sequence[int]) -> dict[str, dict[int, fl
     for figure in published_results(task):
         at = lengths if figure.length is None else [figure.length]
         here = {length: float(figure.value) for length in at if length <= max(lengths)}
-        if here and figure.way != WITHOUT_MEMORY:
-            found[figure.way] = here
+        if here and figure.mixer != WITHOUT_MEMORY:
+            found[figure.mixer] = here
     return found
 
 
@@ -403,12 +404,12 @@ DRAWN_ORDER = (*DEFAULT_MIXERS, "rwkv4")
 
 def result_lines(results: Sequence[MemoryResult]) -> list[str]:
     """A table as text, a row for each mixer and a column for each length: the median over the seeds, with the range."""
-    task, lengths, ways = _covered(results)
+    task, lengths, mixers = _covered(results)
     cells = [["mixer", *(f"{length:,}" for length in lengths), "parameters", "layers", "sees", "steps", "s"]]
-    for way in ways:
-        own = [result for result in results if result.way == way]
+    for mixer in mixers:
+        own = [result for result in results if result.mixer == mixer]
         seen = [result.seen for result in own if result.seen is not None]
-        cells.append([way, *(_result_cell([one for one in own if one.length == length]) for length in lengths),
+        cells.append([mixer, *(_result_cell([one for one in own if one.length == length]) for length in lengths),
                       _format_range([one.parameters for one in own]), _format_range([one.layers for one in own]),
                       _format_range(seen) if seen else "all", _format_range([one.steps for one in own]),
                       f"{sum(one.seconds for one in own):.0f}"])
@@ -418,7 +419,7 @@ def result_lines(results: Sequence[MemoryResult]) -> list[str]:
     figures = published_results(task.name)
     if figures:
         rows = [["published", "length", "value", "source"]]
-        rows += [[one.way + (f" ({one.model})" if one.model else ""),
+        rows += [[one.mixer + (f" ({one.model})" if one.model else ""),
                   "every" if one.length is None else f"{one.length:,}", f"{one.measure} {one.value}", one.source]
                  for one in figures]
         found += ["", *align_columns(rows)]
@@ -426,23 +427,23 @@ def result_lines(results: Sequence[MemoryResult]) -> list[str]:
 
 
 def results_table(results: Sequence[MemoryResult]) -> dict[str, Any]:
-    """The results as a JSON object."""
-    task, lengths, ways = _covered(results)
-    return {"task": task.name, "measure": task.measure, "lengths": lengths, "ways": ways,
+    """The results as a JSON object. `ways` and `way` are the old names of `mixers` and `mixer`."""
+    task, lengths, mixers = _covered(results)
+    return {"task": task.name, "measure": task.measure, "lengths": lengths, "mixers": mixers, "ways": mixers,
             "results": [result.table() for result in results],
-            "published": [figure._asdict() for figure in published_results(task.name)]}
+            "published": [figure._asdict() | {"way": figure.mixer} for figure in published_results(task.name)]}
 
 
 def results_figure(results: Sequence[MemoryResult]) -> "Figure":
     """A chart of the results by length, with chance and published values. It needs the extra `plot`."""
     from regard.inspection.pictures.curves import length_picture
 
-    task, lengths, ways = _covered(results)
-    values = {way: {length: [value for one in results if (one.way, one.length) == (way, length)
-                             for value in [_shown_value(one)]] for length in lengths} for way in ways}
-    kept = {way: {length: own for length, own in points.items() if own} for way, points in values.items()}
+    task, lengths, mixers = _covered(results)
+    values = {mixer: {length: [value for one in results if (one.mixer, one.length) == (mixer, length)
+                               for value in [_shown_value(one)]] for length in lengths} for mixer in mixers}
+    kept = {mixer: {length: own for length, own in points.items() if own} for mixer, points in values.items()}
     level = {length: _chance_level(MEMORY_TASKS[task.name](length)) for length in lengths}
-    known = {way: points for way, points in published_marks(task.name, lengths).items() if way in ways}
+    known = {mixer: points for mixer, points in published_marks(task.name, lengths).items() if mixer in mixers}
     return length_picture(kept, _measure_name(task), scale="linear" if task.measure == "accuracy" else "log",
                           baseline=level, baseline_name=WITHOUT_MEMORY, title=f"Memory task: {task.name}",
                           x_label=task.unit, order=DRAWN_ORDER, marks=known, marks_name="published")
@@ -465,7 +466,7 @@ def _covered(results: Sequence[MemoryResult]) -> tuple[MemoryTask, list[int], li
     if len(names) != 1:
         raise checks.wrong("results", "those of one task", ", ".join(sorted(names)) or "empty")
     return (MEMORY_TASKS[results[0].task](results[0].length), sorted({result.length for result in results}),
-            list(dict.fromkeys(result.way for result in results)))
+            list(dict.fromkeys(result.mixer for result in results)))
 
 
 def _measure_name(task: MemoryTask) -> str:

@@ -110,7 +110,23 @@ def wkv4_token(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: WKV4St
 @_without_autocast
 def wkv4(k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: WKV4State | None = None,
          present_BN: Tensor | None = None) -> tuple[Tensor, WKV4State]:
-    """All tokens at once: k, v (B, N, D); w, u (D,) -> wkv (B, N, D) and the state after the last token."""
+    """All tokens at once: k, v (B, N, D); w, u (D,) -> wkv (B, N, D) and the state after the last token.
+
+    An absent token gets the result of a token that is read at its place. On a GPU in kernels of our own.
+    """
+    if usable(k, v, w, u, *(state or ())):
+        from regard.kernels import wkv4 as kernels  # imports Triton
+
+        before = empty_wkv4(k[:, 0].float()) if state is None else state
+        y, *after = kernels.WKV4.apply(k, v, w, u, *before, present_BN)
+        return y, WKV4State(*after)
+    return wkv4_scan(k, v, w, u, state, present_BN)
+
+
+@_without_autocast
+def wkv4_scan(k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: WKV4State | None = None,
+              present_BN: Tensor | None = None) -> tuple[Tensor, WKV4State]:
+    """The same as `wkv4` in plain torch operations, on any device."""
     k, v, w, u = _at_least_float32(k, v, w, u)
     B, N, D = k.shape
     before = empty_wkv4(k.new_zeros(B, D)) if state is None else WKV4State(*_at_least_float32(*state))
