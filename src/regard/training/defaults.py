@@ -35,6 +35,9 @@ STUDENT_RECIPE = "transformer-student"
 SOURCES_OF_STUDENT = 300_000
 """With fewer sources for a teacher, new ones are sampled by default, on a GPU: a student that learns from few of them
 stays far below its teacher, which has seen most of them in its own training."""
+MANY_DISTILLED, STUDENT_EPOCHS = 100_000, 60
+"""From this many translations of a teacher on, a student does not overfit; it is trained for this many epochs on a
+GPU."""
 TEACHER_SHARE = 0.0
 """The default share of the teacher's probabilities in the loss of a student."""
 LANGUAGE_RECIPE = "llama"
@@ -206,10 +209,11 @@ def translation_tokenizer(pairs: int, requested: Mapping[str, Any], *, distilled
 
     Args:
         distilled: whether the targets are translations of a teacher. The model is small then, and its output layer
-            takes much of its time: the vocabulary is half as large.
+            takes much of its time: the vocabulary is smaller.
     """
     size = by_threshold(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
-    size = max(1000, size // 2) if distilled else size
+    if distilled:
+        size = by_threshold(pairs, ((2_000, 1000), (10_000, 2000), (1_000_000, 3000)), 8000)
     yield from _subwords(requested, size, checks.plural(pairs, "pair"))
     yield Default("data.joint_tokenizer", True, "names and numbers are the same in both languages")
 
@@ -252,15 +256,17 @@ def translation_model(pairs: int, table: Mapping[str, Any], *, distilled: bool =
 
 
 def translation_training(pairs: int, tokens: int, mixers: Collection[str], device: DeviceProperties,
-                         requested: Mapping[str, Any]) -> Iterator[Default]:
+                         requested: Mapping[str, Any], *, distilled: bool = False) -> Iterator[Default]:
     """Defaults of [training].
 
     Args:
         tokens: of all pairs, source and target.
         mixers: the kinds of mixers in the blocks of the model, if it has blocks.
         requested: the settings of [training] that the user has set, on which others depend.
+        distilled: whether the targets are translations of a teacher. With many of them a small model does not overfit:
+            it needs no R-Drop, and a longer training.
     """
-    few = pairs < FEW_PAIRS
+    few, taught = pairs < FEW_PAIRS, distilled and pairs >= MANY_DISTILLED
     precision = lookup(requested, "precision", "bfloat16" if device.fast and device.has_bfloat16 else "float32")
     yield from _precision(device)
     batch = lookup(requested, "batches.max_tokens", _translation_batch(pairs, device))
@@ -271,10 +277,11 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
     if device.fast:
         yield _few_shapes()
     yield Default("training.label_smoothing", 0.1, "a sentence has more than one good translation")
-    if few and (device.fast or pairs < 20_000) and lookup(requested, "rdrop", 1.0):
+    if few and not taught and (device.fast or pairs < 20_000) and lookup(requested, "rdrop", 1.0):
         yield Default("training.rdrop", 5.0, "R-Drop helps most with few pairs")
     yield _ema(0.998 if few else 0.9995)
-    epochs, steps = training_length(requested, _translation_epochs(pairs, device), tokens / batch, device,
+    often = STUDENT_EPOCHS if taught and few and device.fast else _translation_epochs(pairs, device)
+    epochs, steps = training_length(requested, often, tokens / batch, device,
                                     "upper limit; early stopping may end the training sooner")
     yield from epochs
     yield from _schedule("linear", "constant, then linear decay to 0", 1e-3 if few else 7e-4,

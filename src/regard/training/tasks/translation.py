@@ -439,7 +439,8 @@ class TranslationSetup(TaskSetup):
                 *([] if prepared.tokenizer.joint or kind != "encoder-decoder" else
                   [Default("model.share_embeddings", False, "each side has its own tokenizer")]),
                 *defaults.translation_model(pairs, tables["model"], distilled=prepared.survey.distilled),
-                *defaults.translation_training(pairs, tokens, mixers, device, tables.get("training", {}))]
+                *defaults.translation_training(pairs, tokens, mixers, device, tables.get("training", {}),
+                                               distilled=prepared.survey.distilled)]
 
     def _finetuning_defaults(self, start: StartModel, prepared: PreparedTranslation, tables: Mapping[str, Any],
                              device: DeviceProperties) -> list[Default]:
