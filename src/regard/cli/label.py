@@ -34,10 +34,9 @@ SHOWN_UNKNOWN = 12
 
 @with_examples("""
     regard label model "The cat sleeps."
-    regard label model MKVLAATGLLSK
+    regard label model MKVLAATGLLSK --merge "H=HGI,E=EB,C=*"
     regard label model sentences.txt > labelled.tsv    # the lines of a file
     regard label model --scores < sentences.txt        # with probabilities
-    regard label model MKVLAATGLLSK --merge "H=HGI,E=EB,C=*"
     regard label model --json "Ada Lovelace lived in London." | jq .spans
 """)
 def label(
