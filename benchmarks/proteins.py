@@ -224,17 +224,19 @@ def write_stage_data(arguments: argparse.Namespace, stages: Iterable[str], chain
 
     import regard
 
+    write_new(place / "masked-lstm.toml", lambda path: path.write_text(MASKED_LSTM))
+    missing = {name for stage in stages if not (place / (name := STAGES[stage][1])).exists()}
+    if not missing:
+        return
     sequences = [*chains] if arguments.unlabelled is None else read_lines(arguments.unlabelled)
     families = read_families([] if arguments.families is None else read_lines(arguments.families))
     if arguments.quick:
         families = dict([*families.items()][:20])
-    needed = {STAGES[stage][1] for stage in stages}
-    write_new(place / "masked-lstm.toml", lambda path: path.write_text(MASKED_LSTM))
-    if "unlabelled.txt" in needed:
+    if "unlabelled.txt" in missing:
         write_new(place / "unlabelled.txt", write_lines(sequences[:200 if arguments.quick else None]))
-    if "homologues.tsv" in needed:
+    if "homologues.tsv" in missing:
         write_new(place / "homologues.tsv", lambda path: write_pairs(sequences, families, path))
-    if "pseudo.tsv" in needed and not (place / "pseudo.tsv").exists():
+    if "pseudo.tsv" in missing:
         device = "cpu" if arguments.device == "auto" else arguments.device
         teachers = [regard.Labeller.load(folder, device=device) for folder in arguments.teachers]
         most = 60 if arguments.quick else arguments.pseudo
