@@ -1,10 +1,10 @@
 """Secondary structure of proteins measured: a label for every residue, from the chain alone.
 
-    python benchmarks/proteins.py DATA --device cuda --jobs 6 --seeds 3
+    python benchmarks/proteins.py DATA --device cuda --jobs 6 --seeds 1,2,3
     python benchmarks/proteins.py DATA --variants default,transformer --options "--set training.rdrop=1"
     python benchmarks/proteins.py DATA --unlabelled sequences.txt.gz --variants pretrained
+    python benchmarks/proteins.py DATA --unlabelled sequences.txt.gz --families families.tsv.gz --variants homologues
     python benchmarks/proteins.py DATA --filter annotations.json --json sequences.txt.gz
-    python benchmarks/proteins.py DATA --distances MODEL --json distances.svg    where a tagger with attention looks
     python benchmarks/proteins.py DATA --speed                          tokens per second beside plain PyTorch, on a CPU
     python benchmarks/proteins.py DATA --quick                          a tiny form, which shows only that it runs
 
@@ -13,17 +13,24 @@ label` skips duplicates and holds out its own validation chains; every choice is
 that are in the training data would be reported. `regard evaluate` gives Q8, the accuracy over 8 states, and Q3, that of
 H (H, G, I), E (E, B) and C (all others).
 
-With unlabelled sequences a masked language model is trained first (`--task masked`), and the tagger starts from it
-(`--from`). `--filter` makes that file from the annotation JSON of the package sidechainnet (its sequences only) or from
+With unlabelled sequences there are these stages before a tagger is trained on DATA; each starts from the one before
+(`--from`), and STARTS has the stages of each variant:
+
+- masked: a masked language model of the sequences (`--task masked`)
+- homologues: a tagger whose labels are the residues of aligned relatives, which --families names
+- teachers: a tagger of sequences that the taggers of --teachers have labelled together (self-training)
+
+`--filter` makes the file of sequences from the annotation JSON of the package sidechainnet (its sequences only) or from
 a text file: it leaves out sequences that are equal, or at least 30 % identical, to a test chain. Two chains that share
 enough 3-mers within 16 diagonals (at least three, and one for every 50 residues) are aligned near these diagonals
 (Smith-Waterman, BLOSUM62, gaps 11 + 1); identity is that of the aligned columns, which must cover half of the shorter
-chain.
+chain with an E-value of at most 10.
 """
 
 import argparse
 import gzip
 import json
+import math
 import os
 import shlex
 import statistics
@@ -31,10 +38,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +51,6 @@ from timing import hardware, table
 MERGE = "H=HGI,E=EB,C=*"
 GOALS = {"default": (69.0, 55.0), "pretrained": (72.0, 58.0)}
 """Q3 and Q8 that must be reached."""
-MASKED_OPTIONS = "--set tokenizer.kind=characters --set data.filters.max_characters=1000"
 VARIANTS: dict[str, str] = {
     "default": "",
     "transformer": "--recipe tagger --set model.front.layers=2",
@@ -62,10 +69,35 @@ VARIANTS: dict[str, str] = {
     "transformer deep": "--recipe tagger --layers 8 --dropout 0.3",
     "transformer alone": "--recipe {place}/transformer-alone.toml",
     "pretrained": "",
+    "pretrained wide": "",
     "pretrained lstm": "",
+    "homologues": "",
+    "masked homologues": "",
+    "self-trained": "",
+    "self-trained homologues": "",
 }
-"""The options of each variant; those that begin with "pretrained" start from a masked language model. {place} is the
-folder of the models."""
+"""The options of each variant. {place} is the folder of the models."""
+STARTS: dict[str, tuple[str, ...]] = {
+    "pretrained": ("masked",),
+    "pretrained wide": ("masked wide",),
+    "pretrained lstm": ("masked lstm",),
+    "homologues": ("homologues",),
+    "masked homologues": ("masked wide", "homologues"),
+    "self-trained": ("masked wide", "teachers"),
+    "self-trained homologues": ("homologues", "teachers"),
+}
+"""The stages before the training on labelled chains, of the variants that have any."""
+WIDE = "--width 384 --layers 6 --set model.stack.feed_forward.ffn_width=1536"
+MASKED = "--set tokenizer.kind=characters --set data.filters.max_characters=1000"
+STAGES: dict[str, tuple[str, str, str]] = {
+    "masked": ("masked", "unlabelled.txt", f"{MASKED} --recipe roformer"),
+    "masked wide": ("masked", "unlabelled.txt", f"{MASKED} --recipe roformer-small {WIDE}"),
+    "masked lstm": ("masked", "unlabelled.txt", f"{MASKED} --recipe {{place}}/masked-lstm.toml"),
+    "homologues": ("label", "homologues.tsv", f"--recipe tagger-small {WIDE}"),
+    "teachers": ("label", "pseudo.tsv", f"--recipe tagger-small {WIDE}"),
+}
+"""The task, the data and the options of each stage; of a stage that starts from another, options of the architecture
+are left out."""
 TRANSFORMER_ALONE = """
 [model]
 kind = "tagger"
@@ -151,20 +183,64 @@ def measure(variant: str, seed: int, options: Sequence[str], data: Path, test: P
     scores = info.record.get("scores", {})
     row = Row(variant, seed, 100 * found["merged"]["accuracy"], 100 * found["accuracy"],
               100 * scores.get("accuracy", 0.0), int(scores.get("step", 0)), info.parameters or 0, seconds)
+    output.with_suffix(".json").write_text(json.dumps({**asdict(row), "options": shlex.join(options)}, indent=1) + "\n")
     print(f"{variant}, seed {seed}: Q3 {row.q3:.2f}, Q8 {row.q8:.2f}, validation {row.validation:.2f}, "
           f"{seconds:.0f} s", file=sys.stderr, flush=True)
     return row
 
 
-def pretrain(variant: str, text: Path, options: Sequence[str], device: str, place: Path) -> Path:
-    """Train the masked language model that a variant starts from."""
-    output = place / f"masked-{variant.replace(' ', '-')}"
-    recipe = "roformer"
-    if variant.endswith("lstm"):
-        recipe = str(place / "masked-lstm.toml")
-        Path(recipe).write_text(MASKED_LSTM)
-    train("masked", text, output, ["--recipe", recipe, *shlex.split(MASKED_OPTIONS), *options], device)
+def pretrain(stages: Sequence[str], options: Sequence[str], device: str, place: Path) -> Path:
+    """Train the stages before a tagger, each from the one before, and return the folder of the last one."""
+    output = None
+    for number, name in enumerate(stages, 1):
+        task, data, own = STAGES[name]
+        given = shlex.split(own.replace("{place}", str(place))) if output is None else ["--from", str(output)]
+        output = place / f"start-{'-'.join(stages[:number]).replace(' ', '-')}"
+        train(task, place / data, output, [*given, *options], device)
+    assert output is not None
     return output
+
+
+def write_new(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file that is not there yet, so that no other process reads half of it."""
+    if not path.exists():
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        write(part)
+        part.replace(path)
+
+
+def write_lines(lines: Sequence[str]) -> Callable[[Path], object]:
+    """A function that writes these lines into a file."""
+    return lambda path: path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def write_stage_data(arguments: argparse.Namespace, stages: Iterable[str], chains: Sequence[str], place: Path) -> None:
+    """Write the data of these stages into the folder of the models, unless it is there already.
+
+    Args:
+        chains: the labelled chains, on which a masked model is trained without other sequences.
+    """
+    from protein_homologues import read_families, write_labels, write_pairs
+
+    import regard
+
+    write_new(place / "masked-lstm.toml", lambda path: path.write_text(MASKED_LSTM))
+    missing = {name for stage in stages if not (place / (name := STAGES[stage][1])).exists()}
+    if not missing:
+        return
+    sequences = [*chains] if arguments.unlabelled is None else read_lines(arguments.unlabelled)
+    families = read_families([] if arguments.families is None else read_lines(arguments.families))
+    if arguments.quick:
+        families = dict([*families.items()][:20])
+    if "unlabelled.txt" in missing:
+        write_new(place / "unlabelled.txt", write_lines(sequences[:200 if arguments.quick else None]))
+    if "homologues.tsv" in missing:
+        write_new(place / "homologues.tsv", lambda path: write_pairs(sequences, families, path))
+    if "pseudo.tsv" in missing:
+        device = "cpu" if arguments.device == "auto" else arguments.device
+        teachers = [regard.Labeller.load(folder, device=device) for folder in arguments.teachers]
+        most = 60 if arguments.quick else arguments.pseudo
+        write_new(place / "pseudo.tsv", lambda path: write_labels(teachers, sequences, families, path, most))
 
 
 def report(rows: Sequence[Row]) -> tuple[str, dict[str, bool]]:
@@ -215,6 +291,10 @@ chain: of two chains that are 30 % identical at random places, 0.027 k-mers per 
 WIDTH = 40
 """Alignments stay within so many diagonals of that band."""
 MAX_IDENTITY, MIN_COVERAGE = 0.30, 0.5
+MAX_EVALUE, KARLIN_LAMBDA, KARLIN_K = 10.0, 0.267, 0.041
+"""Alignments as good as this are expected among so many by chance (Karlin and Altschul 1990; BLAST's constants for
+these gaps). Without the limit a third of all sequences would be left out, read forwards or backwards: short alignments
+are often 30 % identical by chance."""
 MIN_LENGTH, MAX_LENGTH = 30, 1000
 """Residues of unlabelled sequences."""
 UNIT, COLUMN_BITS = np.int64(1) << 40, 20
@@ -238,8 +318,16 @@ def encode(sequence: str) -> Ints:
     return np.array([known.get(letter, len(ALPHABET) - 1) for letter in sequence], np.int64)
 
 
-def identities(chain: Ints, others: Sequence[Ints], diagonals: Ints, scores: Ints) -> list[tuple[float, int]]:
-    """The identity of the best local alignment of a chain with each of the others, and its columns.
+class Alignment(NamedTuple):
+    """The best local alignment of two chains."""
+
+    identity: float
+    columns: int
+    score: int
+
+
+def identities(chain: Ints, others: Sequence[Ints], diagonals: Ints, scores: Ints) -> list[Alignment]:
+    """The best local alignment of a chain with each of the others.
 
     Alignments stay within WIDTH diagonals of the given ones (place in the other minus place in the chain). In these
     coordinates a gap in the chain is a step to the right, and one in the other a step to the left of the row before.
@@ -268,7 +356,8 @@ def identities(chain: Ints, others: Sequence[Ints], diagonals: Ints, scores: Int
         np.maximum(found, cell.max(1), out=found)
     columns = found & ((1 << COLUMN_BITS) - 1)
     equal = (found >> COLUMN_BITS) & ((1 << COLUMN_BITS) - 1)
-    return [(int(one) / max(1, int(count)), int(count)) for one, count in zip(equal, columns, strict=True)]
+    return [Alignment(int(one) / max(1, int(count)), int(count), int(cell) >> (2 * COLUMN_BITS))
+            for one, count, cell in zip(equal, columns, found, strict=True)]
 
 
 class KmerIndex:
@@ -321,10 +410,16 @@ def unlabelled_sequences(path: Path) -> list[str]:
     return [one for one in dict.fromkeys(given) if MIN_LENGTH <= len(one) <= MAX_LENGTH]
 
 
-def resembling(chains: Sequence[str], sequences: Sequence[str], at_once: int = 400) -> Iterator[int]:
-    """The numbers of the sequences that are equal, or at least MAX_IDENTITY identical, to one of the chains."""
+def resembling(chains: Sequence[str], sequences: Sequence[str], at_once: int = 400,
+               residues: int | None = None) -> Iterator[int]:
+    """The numbers of the sequences that are equal, or at least MAX_IDENTITY identical, to one of the chains.
+
+    Args:
+        residues: of all sequences, by which E-values are computed, if these are a part of them.
+    """
     numbers, scores = [encode(one) for one in sequences], substitution_scores()
     index, dropped = KmerIndex(numbers), set[int]()
+    residues = residues or sum(map(len, sequences))
     begin = time.monotonic()
     for number, chain in enumerate(chains):
         own = encode(chain)
@@ -333,9 +428,10 @@ def resembling(chains: Sequence[str], sequences: Sequence[str], at_once: int = 4
         for first in range(0, len(waiting), at_once):
             some = waiting[first:first + at_once]
             aligned = identities(own, [numbers[one] for one, _ in some], np.array([place for _, place in some]), scores)
-            for (other, _), (identity, columns) in zip(some, aligned, strict=True):
-                covered = columns >= MIN_COVERAGE * min(len(own), len(numbers[other]))
-                if identity >= MAX_IDENTITY and covered:
+            for (other, _), found in zip(some, aligned, strict=True):
+                covered = found.columns >= MIN_COVERAGE * min(len(own), len(numbers[other]))
+                expected = KARLIN_K * len(own) * residues * math.exp(-KARLIN_LAMBDA * found.score)
+                if found.identity >= MAX_IDENTITY and covered and expected <= MAX_EVALUE:
                     dropped.add(other)
         if number % 20 == 0:
             print(f"{number} of {len(chains)} test chains, {len(dropped):,} sequences dropped, "
@@ -358,53 +454,6 @@ def filter_sequences(arguments: argparse.Namespace) -> None:
     if arguments.json is not None:
         with gzip.open(arguments.json, "wt", encoding="utf-8") as file:
             file.write("".join(f"{one}\n" for one in kept))
-
-
-# Where a tagger looks
-
-MAX_DISTANCE = 12
-"""Distances in residues that the picture shows."""
-
-
-def draw_distances(folder: Path, data: Path, output: Path, chains: int) -> str:
-    """Draw how much attention residues of helices, strands and coils pay to residues at each distance.
-
-    The weights are those of the head that pays most attention to a turn of the helix, three and four residues away, of
-    residues that the model labels as helix, compared with all others.
-    """
-    import regard
-    from regard.inspection.pictures.svg import ChartLine, lines_svg
-    from regard.tasks.label_scores import parse_merge
-    from regard.tasks.traces import trace_input
-
-    task = regard.Labeller.load(folder)
-    groups = parse_merge(MERGE).groups_of(task.label_names())
-    sums, counts = dict[tuple[str, int, str], Floats](), dict[str, Floats]()
-    span = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
-    for line in read_lines(data / "cb513.tsv.gz")[:chains]:
-        chain = line.split("\t")[0]
-        labels = np.array([groups[label] for label in task.label(chain).labels])
-        place = np.arange(len(chain))
-        there = (place[:, None] + span >= 0) & (place[:, None] + span < len(chain))
-        columns = np.clip(place[:, None] + span, 0, len(chain) - 1)
-        for attention in trace_input(task, chain).attentions:
-            for head, weights in enumerate(attention.look.weights().float().numpy()):
-                near = np.where(there, np.take_along_axis(weights, columns, 1), 0.0)
-                for group in "HEC":
-                    key = attention.name, head, group
-                    sums[key] = sums.get(key, np.zeros(len(span))) + near[labels == group].sum(0)
-        for group in "HEC":
-            counts[group] = counts.get(group, np.zeros(len(span))) + there[labels == group].sum(0)
-    means = {key: total / np.maximum(1, counts[key[2]]) for key, total in sums.items()}
-    turn = np.isin(np.abs(span), (3, 4))
-    name, head = max(((name, head) for name, head, group in means if group == "H"), key=lambda one: float(
-        (means[*one, "H"] - np.maximum(means[*one, "E"], means[*one, "C"]))[turn].mean()))
-    names = {"H": "helix", "E": "strand", "C": "coil"}
-    lines = [ChartLine(names[group], span, means[name, head, group]) for group in "HEC"]
-    output.write_text(lines_svg(lines, x_label="residues from the one that looks", y_label="attention weight",
-                                title=f"Attention by distance, {name}, head {head + 1}", y_min=0.0), encoding="utf-8")
-    peaks = {names[group]: [int(one) for one in span[np.argsort(-means[name, head, group])[:4]]] for group in "HEC"}
-    return f"{name}, head {head + 1}, {chains} chains; the four distances with most attention: {peaks}"
 
 
 # Speed
@@ -491,23 +540,21 @@ def run(arguments: argparse.Namespace, place: Path) -> None:
         train_lines = [line for line in train_lines if line.split("\t")[0] not in tested]
     limit = arguments.chains or (60 if arguments.quick else None)
     data, test = place / "train.tsv", place / "cb513.tsv"
-    data.write_text("".join(f"{line}\n" for line in train_lines[:limit]))
-    test.write_text("".join(f"{line}\n" for line in test_lines[:20 if arguments.quick else None]))
+    write_new(data, write_lines(train_lines[:limit]))
+    write_new(test, write_lines(test_lines[:20 if arguments.quick else None]))
+    write_new(place / "transformer-alone.toml", lambda path: path.write_text(TRANSFORMER_ALONE))
     names = arguments.variants.split(",") if arguments.variants else [*VARIANTS][:4]
-    extra = shlex.split(arguments.options) + (["--steps", "4"] if arguments.quick else [])
+    few = ["--steps", "4"] if arguments.quick else []
     jobs = list[tuple[str, int, list[str]]]()
-    (place / "transformer-alone.toml").write_text(TRANSFORMER_ALONE)
     for name in names:
-        options = [*shlex.split(VARIANTS[name].replace("{place}", str(place))), *extra]
-        if name.startswith("pretrained"):
-            text = place / "unlabelled.txt"
-            if not text.exists():
-                given = ([line.split("\t")[0] for line in train_lines] if arguments.unlabelled is None
-                         else read_lines(arguments.unlabelled))
-                text.write_text("".join(f"{line}\n" for line in given[:200 if arguments.quick else None]))
-            masked = ["--steps", "4"] if arguments.quick else shlex.split(arguments.masked_options)
-            options += ["--from", str(pretrain(name, text, masked, arguments.device, place))]
-        jobs += [(name, seed, options) for seed in range(1, arguments.seeds + 1)]
+        options = [*shlex.split(VARIANTS[name].replace("{place}", str(place))), *shlex.split(arguments.options), *few]
+        if stages := STARTS.get(name):
+            write_stage_data(arguments, stages, [line.split("\t")[0] for line in train_lines[:limit]], place)
+            pretraining = few or shlex.split(arguments.pretraining_options)
+            options += ["--from", str(pretrain(stages, pretraining, arguments.device, place))]
+        jobs += [(f"{name}{arguments.suffix}", int(seed), options) for seed in arguments.seeds.split(",") if seed]
+    if not jobs:
+        return
     with ThreadPoolExecutor(arguments.jobs) as pool:
         rows = [*pool.map(lambda job: measure(*job, data, test, arguments.device, place), jobs)]
     device = "cuda" if arguments.device.startswith("cuda") else "cpu"
@@ -526,16 +573,20 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
-    parser.add_argument("--seeds", type=int, default=1, help="trainings of each variant")
+    parser.add_argument("--seeds", default="1", help="seeds of each variant, separated by commas; empty: train "
+                        "only the models that they start from")
     parser.add_argument("--variants", help=f"names, separated by commas: {', '.join(VARIANTS)}")
     parser.add_argument("--options", default="", help="more options of `regard train` for every tagger")
-    parser.add_argument("--masked-options", default="", help="more options of `regard train --task masked`")
+    parser.add_argument("--pretraining-options", default="", help="more options of the trainings before a tagger")
+    parser.add_argument("--suffix", default="", help="add this to the names of the variants")
     parser.add_argument("--chains", type=int, help="train on so many chains only")
     parser.add_argument("--unlabelled", type=Path, help="sequences to pretrain on, one a line; default: the training "
                         "chains")
+    parser.add_argument("--families", type=Path, help="relatives of these sequences, see protein_homologues.py")
+    parser.add_argument("--teachers", type=Path, nargs="*", default=[], help="taggers that label these sequences")
+    parser.add_argument("--pseudo", type=int, default=60_000, help="sequences that teachers label")
     parser.add_argument("--filter", type=Path, help="write the sequences of this file that resemble no test chain "
                         "into --json, gzipped")
-    parser.add_argument("--distances", type=Path, help="draw where this tagger looks into --json, an SVG file")
     parser.add_argument("--speed", action="store_true", help="measure the speed of training on a CPU")
     parser.add_argument("--work", type=Path, help="the folder of the models; a second call continues there")
     parser.add_argument("--json", type=Path, help="also write the numbers into this file")
@@ -543,9 +594,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.speed:
         print(f"{hardware('cpu')}\n\n{measure_speed(arguments.quick)}")
-    elif arguments.distances is not None:
-        output = arguments.json or Path("distances.svg")
-        print(draw_distances(arguments.distances, arguments.data, output, arguments.chains or 100))
     elif arguments.filter is not None:
         filter_sequences(arguments)
     else:

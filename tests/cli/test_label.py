@@ -69,6 +69,18 @@ def test_what_it_labels_it_can_be_evaluated_on(model, tmp_path):
     assert code == 0
 
 
+def test_groups_of_labels(model):
+    want = str(regard.load(model).label("MKVLAC", merge="H=HT,C=*"))
+    assert {*want} <= {"H", "C"}
+    assert lines("label", model, "MKVLAC", "--merge", "H=HT,C=*") == [f"MKVLAC\t{want}"]
+    code, out, said = call("label", model, "MKVLAC", "--merge", "H=HTQ,C=*")
+    assert (code, out) == (0, f"MKVLAC\t{want}\n")
+    assert "Q" in said
+    code, out, said = call("label", model, "MKVLAC", "--merge", "H")
+    assert (code, out) == (2, "")
+    assert "--merge" in said
+
+
 def test_evaluation_with_merged_labels_and_a_picture(model, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "test.tsv").write_text("MKVL\tHGEC\nACD\tHHZ\n")
@@ -78,10 +90,8 @@ def test_evaluation_with_merged_labels_and_a_picture(model, tmp_path):
     assert code == 0
     assert found["unknown_labels"] == {"G": 1, "Z": 1}
     assert [sum(row) for row in found["confusion"]] == [one["expected"] for one in found["labels"]]
-    predicted = [str(one) for one in regard.load(model).label(["MKVL", "ACD"])]
-    groups = {"H": "H", "G": "H"}
-    both = list(zip("HGECHHZ", "".join(predicted), strict=True))
-    want = sum(groups.get(one, "C") == groups.get(other, "C") for one, other in both) / 7
+    predicted = "".join(str(one) for one in regard.load(model).label(["MKVL", "ACD"], merge=options[1]))
+    want = sum(one == other for one, other in zip("HHCCHHC", predicted, strict=True)) / 7
     assert found["merged"]["accuracy"] == pytest.approx(want)
     assert (tmp_path / "c.svg").read_bytes().startswith(b"<?xml")
     code, out, _ = call("evaluate", model, tmp_path / "test.tsv")

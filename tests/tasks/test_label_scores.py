@@ -3,9 +3,10 @@
 import random
 
 import pytest
+import torch
 
 from regard.data.spans import find_spans
-from regard.tasks.label_scores import LabelScores, parse_merge
+from regard.tasks.label_scores import LabelScores, merge_probabilities, parse_merge
 
 LABELS = ("B-X", "I-X", "O", "B-Y", "I-Y")
 
@@ -69,14 +70,21 @@ def test_labels_that_the_model_does_not_have_are_wrong():
 
 def test_merged_labels():
     labels, text = tuple("HGIEBLST"), "H=HGI,E=EB,C=*"
-    sequences = drawn(labels, unknown=("Q",))
-    scores = scored(labels, sequences, ("Q",))
+    scores = LabelScores(labels, ("Q",))
     groups = {**dict.fromkeys("HGI", "H"), **dict.fromkeys("EB", "E"), **dict.fromkeys("LSTQ", "C")}
     assert parse_merge(text).groups_of(scores.rows) == groups
-    merged = scores.merged(groups)
-    pairs = [(groups[one], groups[other]) for some in sequences for one, other in zip(*some, strict=True)]
-    assert merged.accuracy == pytest.approx(sum(one == other for one, other in pairs) / len(pairs))
-    assert merged.confusion == [[pairs.count((one, other)) for other in merged.rows] for one in merged.rows]
+    merged = scores.for_groups(groups)
+    assert (merged.rows, merged.tokens, merged.has_spans) == (("H", "E", "C"), 0, False)
+    only = LabelScores(("B-X", "O"), ("Q",)).for_groups({"B-X": "B-X", "O": "O", "Q": "other"})
+    assert (only.labels, only.rows, only.has_spans) == (("B-X", "O"), ("B-X", "O", "other"), False)
+
+
+def test_probabilities_of_groups_are_sums():
+    probabilities = torch.rand(3, 5, 4, dtype=torch.float64).softmax(-1)
+    names, merged = merge_probabilities(probabilities, tuple("HEGB"), {"H": "a", "E": "b", "G": "a", "B": "c"})
+    assert names == ["a", "b", "c"]
+    torch.testing.assert_close(merged[..., 0], probabilities[..., 0] + probabilities[..., 2])
+    torch.testing.assert_close(merged[..., 1:], probabilities[..., [1, 3]])
 
 
 def test_groups_of_longer_labels():

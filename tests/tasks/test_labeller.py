@@ -7,6 +7,7 @@ import torch
 import regard
 from regard.data.tokenizer.units import TokenEncoder
 from regard.tasks.evaluation import evaluate_labeller
+from regard.tasks.label_scores import parse_merge
 from regard.tasks.load import make_task
 from regard.tokens import Tokens
 
@@ -100,6 +101,27 @@ def test_evaluation_counts_tokens_labels_and_unknown_ones():
         evaluate_labeller(task, [])
     with pytest.raises(ValueError, match="3 tokens"):
         evaluate_labeller(task, [("MKV", "HH")])
+
+
+def test_the_most_probable_group_need_not_be_that_of_the_most_probable_label():
+    """Of 0.4 E, 0.3 H and 0.3 G, the group of H and G is the most probable."""
+    task = characters()
+    names = task.label_names()
+    merge = f"pair={names[0]}+{names[1]},rest=*"
+    with torch.no_grad():
+        task.model.output.weight.zero_()
+        task.model.output.bias.fill_(-20.0)
+        task.model.output.bias[:3] = torch.tensor([0.3, 0.3, 0.4]).log()
+    assert task.label("MKV").labels == [names[2]] * 3
+    for found in (task.label("MKV", merge=merge), task.label_tokens(["MKV"], merge=merge)[0]):
+        assert found.labels == ["pair"] * 3
+        assert found.tokens[0].probability == pytest.approx(0.6, abs=1e-4)
+    scores = evaluate_labeller(task, [("MKV", [names[2], names[0], "Q"])], groups=parse_merge(merge))
+    assert scores.scores.accuracy == pytest.approx(1 / 3)
+    assert scores.merged.accuracy == pytest.approx(1 / 3)
+    assert scores.merged.confusion == [[1, 0], [2, 0]]
+    with pytest.raises(ValueError, match="--merge"):
+        task.label("MKV", merge="pair")
 
 
 def test_wrong_arguments():

@@ -106,7 +106,7 @@ class EvaluationOptions:
     merge: Annotated[str | None, typer.Option(
         "--merge", metavar="GROUPS", rich_help_panel=OUTPUT_PANEL, show_default=False,
         help="Labeller: also score groups of labels, such as H=HGI,E=EB,C=* or noun=NOUN+PROPN; * stands for all "
-        "others.")] = None
+        "others. The probabilities of the labels of a group are added.")] = None
     confusion: Annotated[str | None, typer.Option(
         "--confusion", metavar="FILE", rich_help_panel=OUTPUT_PANEL, show_default=False,
         help="Labeller: draw the confusion matrix into a new file (.png, .svg or .pdf).")] = None
@@ -345,7 +345,7 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], options: Evaluatio
     if not names & {*own}:
         raise DataError(f"{', '.join(data)}: The model knows none of these labels ({_format_names(sorted(names))}). "
                         f"Its labels are {_format_names(own)}.")
-    found = evaluate_labeller(task, sequences, batch_tokens=options.batch_tokens)
+    found = evaluate_labeller(task, sequences, groups=groups, batch_tokens=options.batch_tokens)
     if options.confusion is not None:
         _draw_confusion(found.scores, options.confusion)
     merged = {}
@@ -354,7 +354,8 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], options: Evaluatio
         if unknown := groups.unknown(rows):
             what = "is a label" if len(unknown) == 1 else "are labels"
             say_notes([f"--merge: {', '.join(unknown)} {what} of neither the model nor the data."])
-        merged["merged"] = _label_table(found.scores.merged(groups.groups_of(rows)))
+        assert found.merged is not None
+        merged["merged"] = _label_table(found.merged)
     return {"task": "labeller", "unit": task.unit, "sequences": found.sequences, "empty": len(empty),
             "loss": found.loss, "unknown_labels": found.scores.unknown, "irregular_spans": found.irregular,
             **_label_table(found.scores), **merged}

@@ -34,7 +34,7 @@ SHOWN_UNKNOWN = 12
 
 @with_examples("""
     regard label model "The cat sleeps."
-    regard label model MKVLAATGLLSK
+    regard label model MKVLAATGLLSK --merge "H=HGI,E=EB,C=*"
     regard label model sentences.txt > labelled.tsv    # the lines of a file
     regard label model --scores < sentences.txt        # with probabilities
     regard label model --json "Ada Lovelace lived in London." | jq .spans
@@ -49,6 +49,10 @@ def label(
         "--tokenized", rich_help_panel=DATA_PANEL,
         help="The words of the texts are separated by spaces already, punctuation marks too: do not split them "
         "further.")] = False,
+    merge: Annotated[str | None, typer.Option(
+        "--merge", metavar="GROUPS", rich_help_panel=OUTPUT_PANEL, show_default=False,
+        help="Print groups of labels instead of labels, such as H=HGI,E=EB,C=* or noun=NOUN+PROPN; * stands for all "
+        "others. The probabilities of the labels of a group are added.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(
         "--batch-tokens", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="4096",
         help="Tokens per batch, padding included; a smaller number needs less memory.")] = None,
@@ -71,16 +75,33 @@ def label(
     assert isinstance(task, Labeller)
     if tokenized and task.unit == "character":
         fail(f"{model}: --tokenized is for a model of words, but this one labels characters. Leave it out.")
+    _check_groups(task, merge)
     notices = _Notices(task)
 
     def work(some: list[str]) -> "list[Labelling]":
-        return task.label(some, tokenized=tokenized, batch_tokens=batch_tokens)
+        return task.label(some, tokenized=tokenized, merge=merge, batch_tokens=batch_tokens)
 
     for number, (text, found) in enumerate(process_each(_blocks(texts), work, text_label), 1):
         if found is not None:
             notices.report(number, found)
         _write(text, found, scores, as_json)
     notices.end()
+
+
+def _check_groups(task: "Labeller", merge: str | None) -> None:
+    """Refuse wrong groups before the first text is read, and name labels that the model does not have."""
+    from regard.tasks.label_scores import parse_merge
+
+    if merge is None:
+        return
+    try:
+        groups = parse_merge(merge)
+        groups.groups_of(task.label_names())
+    except ValueError as error:
+        fail(str(error))
+    if unknown := groups.unknown(task.label_names()):
+        say(f"--merge: The model does not have {'this label' if len(unknown) == 1 else 'these labels'}: "
+            f"{', '.join(unknown)}.")
 
 
 def _blocks(texts: Sequence[str] | None) -> Iterator[list[str]]:

@@ -37,7 +37,7 @@ from regard.tasks.classifier import Classifier, Label
 from regard.tasks.completer import Completer
 from regard.tasks.degenerate import DegenerateOutput, find_degenerate
 from regard.tasks.filler import Filler
-from regard.tasks.label_scores import LabelScores
+from regard.tasks.label_scores import LabelGroups, LabelScores, merge_probabilities
 from regard.tasks.labeller import Labeller
 from regard.tasks.task import Ids, Task, check_lengths, length_batches, max_positions
 from regard.tasks.translator import Translator
@@ -132,16 +132,24 @@ class LabellingEvaluation:
     """The mean of -log p of the correct labels, of those that the model has."""
     irregular: int
     """Spans of the data that begin with I- instead of B-."""
+    merged: LabelScores | None = None
+    """The scores of groups of labels, if there are any: of each token the most probable group."""
 
 
 def evaluate_labeller(task: Labeller, sequences: Iterable[tuple[Sequence[str], Sequence[str]]], *,
-                      batch_tokens: int | None = None) -> LabellingEvaluation:
-    """Label sequences (tokens, labels), and compare with their correct labels."""
+                      groups: LabelGroups | None = None, batch_tokens: int | None = None) -> LabellingEvaluation:
+    """Label sequences (tokens, labels), and compare with their correct labels.
+
+    Args:
+        groups: groups of labels that are scored too. The probability of a group is the sum of those of its labels.
+    """
     given = [(tokens, labels) for tokens, labels in sequences]
     check_counts(sequences=[""] * len(given))
     names = task.label_names()
     scores, nll = LabelScores(names, sorted({label for _, labels in given for label in labels} - {*names})), 0.0
     number = {name: at for at, name in enumerate(scores.rows)}
+    group = {} if groups is None else groups.groups_of(scores.rows)
+    merged = None if groups is None else scores.for_groups(group)
     found = task.label_probabilities([tokens for tokens, _ in given], batch_tokens=batch_tokens)
     for at, ((tokens, labels), probabilities) in enumerate(zip(given, found, strict=True)):
         if len(tokens) != len(labels):
@@ -149,11 +157,14 @@ def evaluate_labeller(task: Labeller, sequences: Iterable[tuple[Sequence[str], S
         expected = np.array([number[label] for label in labels], np.int64)
         known = expected < len(names)
         scores.add(expected, probabilities.argmax(-1).numpy())
+        if merged is not None:
+            _, sums = merge_probabilities(probabilities, names, group)
+            merged.add([merged.rows.index(group[label]) for label in labels], sums.argmax(-1).numpy())
         chosen = probabilities[known.nonzero()[0], expected[known]].clamp(min=MIN_PROBABILITY)
         nll -= float(chosen.double().log().sum())
     irregular = sum(count_irregular(labels) for _, labels in given) if scores.has_spans else 0
     known_tokens = scores.tokens - sum(scores.unknown.values())
-    return LabellingEvaluation(len(given), scores, nll / max(1, known_tokens), irregular)
+    return LabellingEvaluation(len(given), scores, nll / max(1, known_tokens), irregular, merged)
 
 
 class MetricScore(NamedTuple):

@@ -3,13 +3,16 @@
     scores = LabelScores(("B-LOC", "I-LOC", "O"))
     scores.add(expected, predicted)                       the label numbers of one sequence, for each of them
     scores.accuracy, scores.f1, scores.by_label(), scores.by_span(), scores.confusion
-    scores.merged(parse_merge("H=HGI,E=EB,C=*").groups_of(scores.rows))      the same for groups of labels
+    groups = parse_merge("H=HGI,E=EB,C=*").groups_of(scores.rows)
+    scores.for_groups(groups)                             empty scores of groups of labels
+    merge_probabilities(probabilities, labels, groups)    the names and the probabilities of the groups
 
 Precision is the fraction of what was predicted that is correct, recall the fraction of what is correct that was
 predicted, F1 their harmonic mean; each is 0 where it would be 0/0. `f1` is that of all spans for labels of an IOB
 scheme, and else the mean over the labels that occur (macro F1). Spans count as correct if type, start and end are
 correct (conlleval). An expected label that the model does not have is never predicted: its tokens are wrong, unless a
-merge puts it into one group with a label that the model has.
+merge puts it into one group with a label that the model has. The probability of a group is the sum of those of its
+labels, so the most probable group may be another than that of the most probable label.
 """
 
 from collections import Counter
@@ -17,7 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from regard import checks
 from regard.data.spans import find_spans, is_span_scheme
@@ -125,8 +130,8 @@ class LabelScores:
         """The F1 of all spans for labels of an IOB scheme, else the macro F1."""
         return self.spans.f1 if self.has_spans else self.macro_f1
 
-    def merged(self, groups: Mapping[str, str]) -> "LabelScores":
-        """The scores of groups of labels.
+    def for_groups(self, groups: Mapping[str, str]) -> "LabelScores":
+        """Empty scores of groups of these labels.
 
         Args:
             groups: the name of the group of each label of `rows`.
@@ -134,8 +139,6 @@ class LabelScores:
         own = dict.fromkeys(groups[label] for label in self.labels)
         others = dict.fromkeys(groups[label] for label in self.rows)
         found = LabelScores([*own], [group for group in others if group not in own])
-        rows, columns = ([found.rows.index(groups[label]) for label in some] for some in (self.rows, self.labels))
-        np.add.at(found.counts, np.ix_(rows, columns), self.counts)
         found.has_spans = False
         return found
 
@@ -162,6 +165,20 @@ class LabelGroups(NamedTuple):
         named = (label for member in self.members
                  for label in ([member] if member in labels or not {*member} & {*labels} else member))
         return [label for label in dict.fromkeys(named) if label not in labels]
+
+
+def merge_probabilities(probabilities: Tensor, labels: Sequence[str],
+                        groups: Mapping[str, str]) -> tuple[list[str], Tensor]:
+    """The names of the groups of labels and their probabilities, each the sum over its labels.
+
+    Args:
+        probabilities: (..., labels).
+        groups: the name of the group of each of the labels.
+    """
+    names = [*dict.fromkeys(groups[label] for label in labels)]
+    numbers = torch.tensor([names.index(groups[label]) for label in labels], device=probabilities.device)
+    merged = probabilities.new_zeros(*probabilities.shape[:-1], len(names))
+    return names, merged.index_add_(-1, numbers, probabilities)
 
 
 def parse_merge(text: str) -> LabelGroups:

@@ -25,6 +25,7 @@ from regard.data.spans import find_runs, find_spans, is_span_scheme
 from regard.data.tokenizer.interface import Span, check_text
 from regard.data.tokenizer.units import EncodedTokens, TokenEncoder, overlapping_windows, token_spans
 from regard.tasks.classifier import LabelTask
+from regard.tasks.label_scores import merge_probabilities, parse_merge
 from regard.tasks.task import map_batches, one_or_many
 
 if TYPE_CHECKING:
@@ -113,25 +114,31 @@ class Labeller(LabelTask):
         return TokenEncoder(self.text_tokenizer(), self.unit)
 
     @one_or_many
-    def label(self, texts: Sequence[str], *, tokenized: bool = False, batch_tokens: int | None = None
-              ) -> list[Labelling]:
+    def label(self, texts: Sequence[str], *, tokenized: bool = False, merge: str | None = None,
+              batch_tokens: int | None = None) -> list[Labelling]:
         """The labels of the tokens of a text, or of each of several texts.
 
         `labeller(texts)` is the same.
 
         Args:
             tokenized: whether the words of the texts are separated by spaces already, punctuation marks too.
+            merge: groups of labels, such as "H=HGI,E=EB,C=*". Each token gets the most probable group; the probability
+                of a group is the sum of those of its labels.
             batch_tokens: the number of tokens of a batch, padding included.
         """
         split = self.splits_punctuation and not tokenized
         spans = [token_spans(text, self.unit, split_punctuation=split) for text in texts]
-        return self._label([*texts], spans, batch_tokens)
+        return self._label([*texts], spans, merge, batch_tokens)
 
     __call__ = label
 
-    def label_tokens(self, sequences: Sequence[Sequence[str]], *,
+    def label_tokens(self, sequences: Sequence[Sequence[str]], *, merge: str | None = None,
                      batch_tokens: int | None = None) -> list[Labelling]:
-        """The labels of sequences of tokens, such as [["The", "cat"]]; of characters a text is such a sequence."""
+        """The labels of sequences of tokens, such as [["The", "cat"]]; of characters a text is such a sequence.
+
+        Args:
+            merge: groups of labels, as for `label`.
+        """
         texts, spans = list[str](), list[list[Span]]()
         for number, tokens in enumerate(sequences):
             if isinstance(tokens, str) and self.unit == "word":
@@ -145,7 +152,7 @@ class Labeller(LabelTask):
             for token in tokens:
                 spans[-1].append(Span(at, at + len(token)))
                 at += len(token) + gap
-        return self._label(texts, spans, batch_tokens)
+        return self._label(texts, spans, merge, batch_tokens)
 
     def label_probabilities(self, sequences: Sequence[Sequence[str]], *,
                             batch_tokens: int | None = None) -> list[Tensor]:
@@ -179,13 +186,16 @@ class Labeller(LabelTask):
         ids, first = self.encoder.encode(tokens)
         return EncodedTokens([*before, *ids, *after], [at + len(before) for at in first])
 
-    def _label(self, texts: list[str], spans: Sequence[Sequence[Span]], batch_tokens: int | None) -> list[Labelling]:
+    def _label(self, texts: list[str], spans: Sequence[Sequence[Span]], merge: str | None,
+               batch_tokens: int | None) -> list[Labelling]:
         sequences = [[text[span.start:span.end] for span in own] for text, own in zip(texts, spans, strict=True)]
-        names, found = self.label_names(), list[Labelling]()
-        scheme, unit = is_span_scheme(names), self.unit
+        labels, found = self.label_names(), list[Labelling]()
+        scheme, unit = merge is None and is_span_scheme(labels), self.unit
+        groups = {label: label for label in labels} if merge is None else parse_merge(merge).groups_of(labels)
         results = self._token_probabilities(sequences, batch_tokens)
         for text, own, tokens, (probabilities, windows) in zip(texts, spans, sequences, results, strict=True):
-            best, numbers = (part.tolist() for part in probabilities.max(-1))
+            names, merged = merge_probabilities(probabilities, labels, groups)
+            best, numbers = (part.tolist() for part in merged.max(-1))
             labelled = (TokenLabel(token, names[number], value, *span)
                         for token, number, value, span in zip(tokens, numbers, best, own, strict=True))
             found.append(Labelling(text, tuple(labelled), unit, windows, scheme))

@@ -68,6 +68,9 @@ MIN_SCORED_EXAMPLES = 100
 """With fewer validation examples, a fine-tuned model is chosen by its loss: other scores depend on few of them."""
 TRANSLATOR_RATE, TRANSLATOR_WIDTH = 1e-3, 256
 """The highest learning rate for fine-tuning a translator, up to this width; beyond, it falls with the square of it."""
+TAGGER_RATE, TAGGER_WIDTH, LARGE_WIDTH = 5e-4, 256, 512
+"""The highest learning rate for fine-tuning a tagger, up to this width; beyond, it falls with the square of it. Wider
+models than the last were pretrained for long, and are fine-tuned for few epochs."""
 FINETUNING_MIX_SHARE, MIXED_LENGTH = 0.75, 2
 """The share of general data, and how much longer fine-tuning may take with it."""
 MAX_GENERAL_EXAMPLES, GENERAL_FRACTION = 500, 0.1
@@ -546,8 +549,7 @@ def labelling_training(sequences: int, tokens: int, spans: bool, device: DeviceP
                   f"about {checks.plural(max(1, batch // each), 'sequence')} per batch")
     yield Default("training.label_smoothing", 0.1, "keeps wrong labels from doing much harm")
     yield Default("training.token_dropout", 0.05, "teaches the model to label tokens that it does not know")
-    often = by_threshold(tokens, ((200_000, 40), (5_000_000, 30 if device.fast else 12)), 10 if device.fast else 3)
-    epochs, steps = training_length(requested, often, tokens / batch, device,
+    epochs, steps = training_length(requested, _labelling_epochs(tokens, device), tokens / batch, device,
                                     "upper limit; early stopping may end the training sooner")
     yield from epochs
     yield _ema(0.99 if steps < 3000 else 0.998)
@@ -556,6 +558,10 @@ def labelling_training(sequences: int, tokens: int, spans: bool, device: DeviceP
         "accuracy", "the fraction of tokens whose label is correct")
     yield from _validation(requested, steps, 20, *metric, 6, device)
     yield Default("training.validation.max_examples", 10_000, "validating a sequence takes little time")
+
+
+def _labelling_epochs(tokens: int, device: DeviceProperties) -> int:
+    return by_threshold(tokens, ((200_000, 40), (5_000_000, 30 if device.fast else 12)), 10 if device.fast else 3)
 
 
 # Tracks
@@ -644,6 +650,20 @@ def translation_finetuning(pairs: int, drawn: float, width: int, device: DeviceP
     scale = by_threshold(pairs, ((300, 0.3), (10_000, 0.5)), 1.0)
     rate = scale * TRANSLATOR_RATE * min(1.0, TRANSLATOR_WIDTH / width) ** 2
     return {"epochs": max(1.0, round(epochs)), "rate": float(f"{rate:.2g}")}
+
+
+def labelling_finetuning(sequences: int, tokens: int, width: int, device: DeviceProperties) -> dict[str, float]:
+    """Epochs and learning rate to fine-tune a model of up to LARGE_WIDTH to a tagger: as long as a new one, at half its
+    rate. Empty for wider models, which need few epochs.
+
+    Args:
+        sequences: new training sequences.
+        tokens: of all of them.
+    """
+    if width > LARGE_WIDTH or sequences < 1_000:
+        return {}
+    rate = TAGGER_RATE * min(1.0, TAGGER_WIDTH / width) ** 2
+    return {"epochs": _labelling_epochs(tokens, device), "rate": float(f"{rate:.2g}")}
 
 
 def finetuning_training(scratch: Iterable[Default], data: FinetuningData, device: DeviceProperties,

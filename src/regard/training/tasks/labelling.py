@@ -196,8 +196,9 @@ class TokenLabelSetup(TaskSetup):
         scheme = LabelScores(prepared.labels).has_spans
         training = defaults.labelling_training(count, prepared.tokens, scheme, device, requested)
         if self.start is not None:
-            data = defaults.FinetuningData(count, prepared.tokens, tables["model"]["width"], len(prepared.validation),
-                                           "sequence")
+            width = tables["model"]["width"]
+            data = defaults.FinetuningData(count, prepared.tokens, width, len(prepared.validation), "sequence",
+                                           **defaults.labelling_finetuning(count, prepared.tokens, width, device))
             return [labels, *defaults.tagger_model(prepared.tokens, tables["model"]),
                     *defaults.finetuning_training(training, data, device, requested)]
         return [labels, Default("model.vocab_size", prepared.vocabulary, "size of the tokenizer"),
