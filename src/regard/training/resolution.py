@@ -46,7 +46,7 @@ from regard.training.tasks.masked import MaskedSetup
 from regard.training.tasks.tracks import TrackBatch, TracksSetup
 from regard.training.tasks.translation import TranslationSetup
 
-CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE = "checkpoints", "data", "metrics.jsonl"
+CHECKPOINTS_FOLDER, DATA_FOLDER = "checkpoints", "data"
 """In the output folder of a training."""
 STAGES_FILE, REVERSE_FOLDER = f"{DATA_FOLDER}/stages.json", "reverse"
 """There too, for a training with synthetic pairs: how far it has come, and the reverse model."""
