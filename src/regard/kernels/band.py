@@ -382,7 +382,8 @@ class BandTiles:
     def ends(self) -> tuple[Tensor, ...]:
         return self.first, self.last, self.from_query, self.to_query
 
-    def of(self, kind: int) -> tuple[Tensor, Tensor]:
+    def tiles_of(self, kind: int) -> tuple[Tensor, Tensor]:
+        """The whole tiles (0) or the parts (1), and their numbers."""
         return self.tiles[:, kind], self.counts[:, kind]
 
     @property
@@ -402,13 +403,13 @@ def tile_size(query: Tensor, value: Tensor) -> int:
     return (32 if wide else 64) if query.element_size() == 2 else 16 if wide else 32
 
 
-def attend_band(query: Tensor, key: Tensor, value: Tensor, runs: BandTiles, *, scale: float, dropout: float) -> Tensor:
+def attend_band(query: Tensor, key: Tensor, value: Tensor, band: BandTiles, *, scale: float, dropout: float) -> Tensor:
     """Attention of query (B, H, N, D) to key (B, key heads, M, D) and value (B, key heads, M, E): (B, H, N, E).
 
     The tiles must have the `tile_size` of query and value.
     """
-    drawn = torch.randint(1 << 31, (1,), device=query.device) if dropout else runs.counts  # not read
-    output: Tensor = _BandAttention.apply(query, key, value, *runs.ends, runs.tiles, runs.counts, drawn, scale, dropout)
+    drawn = torch.randint(1 << 31, (1,), device=query.device) if dropout else band.counts  # not read
+    output: Tensor = _BandAttention.apply(query, key, value, *band.ends, band.tiles, band.counts, drawn, scale, dropout)
     return output
 
 
@@ -419,16 +420,16 @@ class _BandAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, first: Tensor, last: Tensor, from_query: Tensor,
                 to_query: Tensor, tiles: Tensor, counts: Tensor, seed: Tensor, scale: float, dropout: float) -> Tensor:
         query, key, value = contiguous_features(query), contiguous_features(key), contiguous_features(value)
-        runs = BandTiles(first, last, from_query, to_query, tiles, counts)
+        band = BandTiles(first, last, from_query, to_query, tiles, counts)
         B, H, N, _ = query.shape
         M, E = value.shape[-2:]
         output = query.new_empty(B, N, H, E)
         logs = query.new_empty(B, H, N, dtype=torch.float32)
-        strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *runs.strides)
+        strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *band.strides)
         for kind, kernel in enumerate((_whole_forward, _part_forward)):
-            slots = _tile_slots(kind, B * H, max(N, M), tile_size(query, value), runs.room)
-            launch.launch(kernel, (slots * B * H,), query, key, value, output, logs, *runs.ends, *runs.of(kind), seed,
-                          *strides, N, M, H, H // key.shape[1], slots, runs.room, scale, dropout,
+            slots = _tile_slots(kind, B * H, max(N, M), tile_size(query, value), band.room)
+            launch.launch(kernel, (slots * B * H,), query, key, value, output, logs, *band.ends, *band.tiles_of(kind),
+                          seed, *strides, N, M, H, H // key.shape[1], slots, band.room, scale, dropout,
                           **_compile_options(kind, query, value, dropout), maxnreg=_max_registers(kind, query, value))
         ctx.save_for_backward(query, key, value, output, logs, first, last, from_query, to_query, tiles, counts, seed)
         ctx.scale, ctx.dropout = scale, dropout
@@ -438,16 +439,16 @@ class _BandAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
         query, key, value, output, logs, *tensors, seed = ctx.saved_tensors
-        runs, d_output = BandTiles(*tensors), contiguous_features(upstream[0])
+        band, d_output = BandTiles(*tensors), contiguous_features(upstream[0])
         B, H, N, _ = query.shape
         key_heads, M = value.shape[1:3]
         gradients = _empty_gradients(query, key, value)
         strides = [stride for tensor in (query, key, value, d_output, *gradients) for stride in tensor.stride()[:3]]
         for kind, (kernel, outputs) in enumerate(((_whole_backward, ()), (_part_backward, (output,)))):
-            slots = _tile_slots(kind, B * key_heads, max(N, M), tile_size(query, value), runs.room)
+            slots = _tile_slots(kind, B * key_heads, max(N, M), tile_size(query, value), band.room)
             launch.launch(kernel, (slots * B * key_heads,), query, key, value, *outputs, d_output, logs, *gradients,
-                          *runs.ends, *runs.of(kind), seed, *strides, *runs.strides, N, M, H, H // key_heads, slots,
-                          runs.room, ctx.scale, ctx.dropout, **_compile_options(kind, query, value, ctx.dropout))
+                          *band.ends, *band.tiles_of(kind), seed, *strides, *band.strides, N, M, H, H // key_heads,
+                          slots, band.room, ctx.scale, ctx.dropout, **_compile_options(kind, query, value, ctx.dropout))
         return (*gradients, *[None] * 9)
 
 
