@@ -208,7 +208,8 @@ def test_assignments(text, key, value):
 @pytest.mark.parametrize("text", ["", "=1", "model.width", "a b=1", "a.=1", "--a", "\x1b=1"])
 def test_what_is_no_assignment(text):
     (problem,) = problems(lambda: parse_override(text))
-    assert problem.endswith(": expected a key and its value, such as model.width=512")
+    assert problem.startswith("--set ")
+    assert problem.endswith(": expected KEY=VALUE, such as model.width=512")
     assert problem.isprintable()
 
 

@@ -443,7 +443,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Key and value of "model.width=512", as `override` takes them. A value that is not TOML is text."""
     key = KEY_PATTERN.match(text)
     if key is None or not text.startswith("=", key.end()):
-        raise ConfigError([f"{format_value(text)}: expected a key and its value, such as model.width=512"])
+        raise ConfigError([f"--set {format_value(text)}: expected KEY=VALUE, such as model.width=512"])
     value = text[key.end() + 1:].strip()
     try:
         tables = parse_document(f"value = {value}", "value").tables

@@ -45,7 +45,7 @@ def test_a_model(model):
     text = "\n".join(lines("info", model))
     task = regard.load(model)
     for part in ("translation", "English (en) to French (fr)", "encoder-decoder", "transformer-tiny",
-                 "BLEU 41.25 [40.5, 42]", f"{task.config.parameters():,}", "step 60", "50 pairs held out",
+                 "BLEU 41.25 [40.50, 42.00]", f"{task.config.parameters():,}", "step 60", "50 pairs held out",
                  "1,234 pairs (pairs.tsv)", regard.__version__, f"regard translate {model}",
                  f"regard.load('{model}').translate("):
         assert part in " ".join(text.split()), part

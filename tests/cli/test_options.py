@@ -208,6 +208,14 @@ def called(*arguments):
     return result, given
 
 
+def test_a_folder_is_a_file_name_only_as_shells_complete_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "letter").write_text("a\n")
+    found = {text: options.is_file_name(text) for text in ("docs", "docs/", "letter", "missing/", "a.tsv", "To be/")}
+    assert found == {"docs": False, "docs/": True, "letter": True, "missing/": False, "a.tsv": True, "To be/": False}
+
+
 def test_options_become_a_value():
     assert called("x")[1] == [("x", Colour(), False)]
     assert called("x", "--red", "5", "--plain", "--fast")[1] == [("x", Colour(5, True), True)]

@@ -34,9 +34,12 @@ def test_what_was_measured_is_read_back():
 
     flow = GradientFlow((1.0,) * 10, (0.5,) * 10, 3, 20.0)
     given = ModelMeasures(1.0, 2.0, 3.0, ({"least": 0, "most": None, "pairs": 1, "bleu": 1.0, "chrf": 2.0},), 10, 1, 5,
-                          2.0,
-                          3.0, 100, None, {"step": [1]}, flow, "t", None, {"bleu": "b", "chrf": "c"}, "1f", ("h",))
-    assert ModelMeasures.from_json(json.loads(json.dumps(given.to_json()))) == given
+                          2.0, 3.0, 100, None, {"step": [1], "validation_step": [2.0], "validation_nll": [4.5]}, flow,
+                          "t", None, {"bleu": "b", "chrf": "c"}, "1f", ("h",))
+    table = json.loads(json.dumps(given.to_json()))
+    assert ModelMeasures.from_json(table) == given
+    table["curve"] = {"step": [1], "judged": [2.0], "judged_nll": [4.5]}  # as earlier versions wrote it
+    assert ModelMeasures.from_json(table) == given
 
 
 PAIRS = texting.pairs()[:40]

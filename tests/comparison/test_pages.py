@@ -24,7 +24,8 @@ def model(name, bleu=30.0):
             "memory": 3 << 20, "peak": None, **spreads, "bleu": {**SPREAD, "mean": bleu},
             "by_length": [{"least": least, "most": most, "pairs": 9, "bleu": SPREAD, "chrf": SPREAD}
                           for least, most in ((0, 10), (11, 20))],
-            "curve": {"step": [1, 2], "tokens": [50, 100], "nll": [5.0, 4.0], "judged": [2.0], "judged_nll": [4.5]},
+            "curve": {"step": [1, 2], "tokens": [50, 100], "nll": [5.0, 4.0], "validation_step": [2.0],
+                      "validation_nll": [4.5]},
             "flow": {"last": [0.1] * 10, "all": [1.0] * 10, "sentences": 16, "tokens": 30.0},
             "translation": HOSTILE, "attends": True, "signatures": {"bleu": "b", "chrf": "c"}}
 

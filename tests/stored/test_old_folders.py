@@ -90,11 +90,13 @@ def test_an_interrupted_training_resumes(folders):
                          env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
     assert run.returncode == 0, run.stderr
     assert "training.schedule.steps is now training.schedule.max_steps" in run.stderr
-    steps = [line["step"] for line in map(json.loads, (place / "model" / "metrics.jsonl").read_text().splitlines())
-             if line["event"] == "progress"]
-    assert max(steps) == 20
+    lines = [*map(json.loads, (place / "model" / "metrics.jsonl").read_text().splitlines())]
+    assert max(line["step"] for line in lines if line["event"] == "progress") == 20
+    assert {line["event"] for line in lines} == {"progress", "validation", "ended"}  # step 10 was "judged" before
     with pytest.warns(FutureWarning, match="is now"):  # the best model is still the one of step 10
-        assert regard.load(place / "model").translate([SENTENCE])[0].text is not None
+        model = regard.load(place / "model")
+    assert model.translate([SENTENCE])[0].text is not None
+    assert next(entry["step"] for entry in model.history if "scores" in entry) == 10
 
 
 def test_an_old_trace_opens(tmp_path):

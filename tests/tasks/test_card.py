@@ -62,11 +62,18 @@ def test_scores_say_what_they_were_measured_on(data, part):
     assert "step 6,000" in text
 
 
+def test_accuracy_and_f1_are_shown_from_0_to_100():
+    text = card(record={**TRAINED, "scores": {"accuracy": 0.93152, "f1": 0.5, "loss": 2.5}})
+    assert "| accuracy | `93.15%` |" in text
+    assert "| F1 | `50.00` |" in text
+    assert "| loss (nats per token) | `2.500` |" in text
+
+
 def test_scores_with_intervals():
     scores = {**TRAINED["scores"], "chrf": 60.0, "bleu_interval": [40.123, 42.456], "degenerate": ["92% `are` <b>."]}
     text = card(record={**TRAINED, "scores": scores})
     assert "| BLEU | `41.25` [40.12, 42.46] |\n" in text
-    assert "| chrF | `60` |\n" in text
+    assert "| chrF | `60.00` |\n" in text
     assert "95 % confidence intervals" in text
     assert "**Warning:** 92% 'are'" in text
     assert "interval |" not in text

@@ -346,7 +346,11 @@ def test_the_history_is_read_as_it_was_written(tmp_path):
     write(TrainingProgress(20, 40, 0.5, 2.5, 2.25, 1e-3, 1.5, 4000, 3.0, 1300.0, None))
     write(Validated(20, {"loss": 2.0, "bleu": math.inf}, True, {"loss": 2.0}, (), 0.5))
     write(TrainingEnded("done", 40, 20, {"loss": 2.0}, 6.0))
-    assert regard.load(tmp_path / "model").history == [
+    history = regard.load(tmp_path / "model").history
+    assert history == [
         {"step": 20, "epoch": 0.5, "loss": 2.5, "nll": 2.25, "learning_rate": 1e-3, "gradient_norm": 1.5,
          "tokens": 4000, "seconds": 3.0, "tokens_per_second": 1300.0},
         {"step": 20, "scores": {"loss": 2.0, "bleu": None}, "best": True}]
+    old = write.path.read_text().replace('"event": "validation"', '"event": "judged"')  # as earlier versions wrote it
+    write.path.write_text(old)
+    assert regard.load(tmp_path / "model").history == history

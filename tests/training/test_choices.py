@@ -188,6 +188,15 @@ def test_values_in_words():
         "Epochs": "6 (1,234 steps)", "Validation": "loss every 61 steps"}
 
 
+@pytest.mark.parametrize(("limit", "reason"), [(90, "why 90"), (4000, "4,000")])
+def test_a_text_with_fewer_subwords_than_allowed(limit, reason):
+    """The reason for the limit is not one for the size."""
+    tables = {**TABLES, "tokenizer": {"kind": "unigram", "vocab_size": limit}}
+    vocabulary = summarize_choices(tables, {"tokenizer.vocab_size": "why 90"}, 1)[1]
+    assert vocabulary.value == "90 subwords"
+    assert reason in vocabulary.reason
+
+
 @pytest.mark.parametrize(("seconds", "shown"), [(15.0, "15 seconds"), (90.0, "90 seconds"), (1800.0, "30 minutes"),
                                                 (5400.0, "90 minutes"), (9000.0, "2.5 hours")])
 def test_a_time_limit_in_words(seconds, shown):

@@ -71,7 +71,7 @@ def test_a_recipe_of_another_task(task, recipe, message):
 
 @pytest.mark.parametrize(("recipe", "message"), [
     ("transfromer", 'is "transfromer" instead. Did you mean "transformer"?'),
-    ("transformer-tny", 'sizes tiny, small, big, student, base, but is "transformer-tny" instead. Did you mean'),
+    ("transformer-tny", 'tiny, small, big, student, base, but is "transformer-tny" instead. Did you mean'),
 ])
 def test_an_unknown_recipe(recipe, message, tmp_path):
     file = tmp_path / "own.toml"

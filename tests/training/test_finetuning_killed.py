@@ -52,6 +52,6 @@ def test_killed_again_and_again_is_never_killed(tmp_path):
         if file != "manifest.json":  # the metadata in the model's file is in no order, and so is its sha256
             assert parts[file] == whole[file], file
     lines = [line for line in trained.metrics(tmp_path / "chain") if line["event"] != "progress"]
-    assert [(line["event"], line["step"]) for line in lines] == [("judged", 0), ("judged", 3), ("judged", 6),
-                                                                 ("ended", 6)]
+    assert [(line["event"], line["step"]) for line in lines] == [
+        ("validation", 0), ("validation", 3), ("validation", 6), ("ended", 6)]
     assert "blend = " in (tmp_path / "chain" / "config.toml").read_text()

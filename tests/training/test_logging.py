@@ -228,7 +228,7 @@ def test_a_line_for_each_event_with_numbers(tmp_path):
     assert first == {"event": "progress", "step": 1, "steps": STEPS, "epoch": 0.2, "loss": 2.5, "nll": 2.0,
                      "rate": 1e-3, "gradient_norm": 1.5, "tokens": 100, "seconds": 0.5,
                      "tokens_per_second": 200.0, "memory": None}
-    assert second["event"] == "judged"
+    assert second["event"] == "validation"
     assert second["scores"] == second["best"] == {"bleu": 30.0, "loss": 2.0}
     assert second["better"] is True
     assert (third["event"], third["reason"], third["best_step"]) == ("ended", "done", 1)
@@ -294,6 +294,19 @@ def test_a_training_that_goes_on_has_not_ended(tmp_path):
     train(metrics, first=7)
     assert [line["step"] for line in lines(path) if line["event"] == "progress"] == list(range(1, STEPS + 1))
     assert [line["reason"] for line in lines(path) if line["event"] == "ended"] == ["all steps are done"]
+
+
+def test_a_log_of_an_earlier_version_gets_the_names_of_today(tmp_path):
+    """Validations were called "judged". Nothing else in the lines changes."""
+    path = tmp_path / "m.jsonl"
+    metrics = MetricsLogger(path)
+    for event in (progress(1), judged(1), progress(2), judged(2), progress(3)):
+        metrics(event)
+    today = lines(path)
+    path.write_text(path.read_text().replace('"event": "validation"', '"event": "judged"'))
+    metrics.resume(2)
+    assert lines(path) == today[:-1]
+    assert [line["event"] for line in today] == ["progress", "validation", "progress", "validation", "progress"]
 
 
 def test_a_whole_line_without_its_end_is_torn_too(tmp_path):

@@ -360,6 +360,8 @@ def test_no_number_is_said_to_be_none():
     (TrainingEnded("all steps are done", 9, 9, {"loss": 1.2, "bleu": 43.4}, 151, intervals={"bleu": [42.1, 44.678]}),
      ["(BLEU 43.40 [42.10, 44.68])", "95%"]),
     (TrainingEnded("all steps are done", 1, 1, {"loss": 1.2}, 1), ["Finished 1 step in 0:01.", "(loss 1.200)"]),
+    (TrainingEnded("all steps are done", 9, 9, {"loss": 1.2, "accuracy": 0.93152, "f1": 0.5}, 1),
+     ["(accuracy 93.15%, F1 50.00)"]),  # as `regard evaluate` shows them
     (TrainingEnded("the time limit is reached", 420, 400, {"loss": 1.2}, 60, 420), ["420 steps", "1:00", "time limit"]),
     (TrainingEnded("the score has stopped improving", 900, 300, {"bleu": 1.0}, 60, 1600, 6),
      ["Stopped early at step 900 of 1,600 after 1:00: BLEU", "6 validations", "step 300"]),

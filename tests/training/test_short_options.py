@@ -18,6 +18,7 @@ from regard.training.resolution import (
     stored_config,
 )
 from regard.training.short_options import (
+    TRACK_OPTIONS,
     OptionSpelling,
     ShortOptions,
     expand_dependent,
@@ -147,7 +148,17 @@ def test_every_option_sets_a_key():
     for name in ShortOptions.__dataclass_fields__:
         fraction, flag = name in ("dropout", "lr", "mix_share", "blend_share"), name in ("blend", "zero_shot")
         value = "frame,agent,x,y" if name == "columns" else flag or (0.5 if fraction else 300)
-        assert expanded_keys({name: value}, document.tables), name
+        task = "tracks" if name in TRACK_OPTIONS else "seq2seq"
+        assert expanded_keys({name: value}, document.tables, task=task), name
+
+
+@pytest.mark.parametrize("name", TRACK_OPTIONS)
+def test_an_option_of_tracks_is_refused_for_other_tasks(name):
+    given = {name: "frame,agent,x,y" if name == "columns" else 3}
+    with pytest.raises(ConfigError, match=rf"--{name.replace('_', '-')} .*--task tracks.*--task seq2seq"):
+        expand_direct(given, "seq2seq")
+    with pytest.raises(ConfigError, match=rf'{name}=.*task="?tracks"?.*task="?label"?'):
+        expand_direct(given, "label", OptionSpelling(""))
 
 
 @pytest.mark.parametrize(("length", "tokens", "rows"), [(256, 4096, 16), (256, 4100, 16), (100, 100, 1)])

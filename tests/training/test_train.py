@@ -73,7 +73,7 @@ def test_a_folder_that_can_be_used(finished, data):
         "tokenizer.model", "tokenizer.toml"]  # and no data
     translator = regard.load(output)
     assert isinstance(translator.translate(["They are here."])[0].text, str)
-    judged = [line for line in trained.metrics(output) if line["event"] == "judged"]
+    judged = [line for line in trained.metrics(output) if line["event"] == "validation"]
     assert outcome.state.best == min(line["scores"]["loss"] for line in judged)
 
 

@@ -82,7 +82,7 @@ def test_they_tell_what_one_tells(folder):
             assert line["event"] == wanted["event"]
             for key in TOLD if line["event"] == "progress" else ():
                 assert line[key] == pytest.approx(wanted[key], rel=1e-5), key
-        judged = next(line for line in lines if line["event"] == "judged")
+        judged = next(line for line in lines if line["event"] == "validation")
         assert judged["scores"]["loss"] == pytest.approx(alone[2]["scores"]["loss"], rel=1e-5)
 
 
@@ -94,7 +94,7 @@ def test_one_process_goes_on_with_what_two_have_stored(folder):
     assert all(not torch.equal(sharded[name], before[name]) for name in before if name.endswith("query.weight"))
     for sharing in SHARINGS:
         assert [f"{line['event']} {line['step']}" for line in trained.metrics(folder / sharing)] == [
-            "progress 1", "progress 2", "judged 2", "progress 3", "progress 4", "judged 4", "ended 4"]
+            "progress 1", "progress 2", "validation 2", "progress 3", "progress 4", "validation 4", "ended 4"]
         assert not (folder / sharing / "data").exists()
         assert regard.load(folder / sharing).translate(["Yes."])
 

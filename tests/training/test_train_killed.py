@@ -77,8 +77,8 @@ def assert_same(folder, name, other="plain"):
 def test_one_that_is_not_killed(folder, codes):
     assert [code for code, _ in codes["plain"]] == [0]
     assert [(line["event"], line["step"]) for line in trained.metrics(folder / "plain")] == [
-        *(("progress", step) for step in (1, 2, 3)), ("judged", 3), *(("progress", step) for step in (4, 5, 6)),
-        ("judged", 6), ("ended", 6)]
+        *(("progress", step) for step in (1, 2, 3)), ("validation", 3), *(("progress", step) for step in (4, 5, 6)),
+        ("validation", 6), ("ended", 6)]
     assert sorted(path.name for path in (folder / "plain").iterdir()) == [
         "README.md", "checkpoints", "config.toml", "manifest.json", "metrics.jsonl", "model.safetensors",
         "tokenizer.model", "tokenizer.toml"]
@@ -164,7 +164,7 @@ def test_checkpoints_hold_all_that_is_learned(folder, codes):
     assert loaded.step == 6
     assert {name.split(".")[0] for name in loaded.snapshot.tensors} == {"average", "engine", "model", "optimiser"}
     standing = loaded.snapshot.values["standing"]
-    judged = [line for line in trained.metrics(folder / "plain") if line["event"] == "judged"]
+    judged = [line for line in trained.metrics(folder / "plain") if line["event"] == "validation"]
     best = min(judged, key=lambda line: line["scores"]["loss"])
     assert (standing["best"], standing["best_step"]) == (best["scores"]["loss"], best["step"])
     assert standing["best_scores"] == json.loads(json.dumps(best["scores"]))

@@ -141,7 +141,7 @@ def sdpa_inputs(problem: AttentionProblem) -> SdpaInputs:
         if isinstance(problem.mask, CachedMask) and problem.bias is None:
             matrix, empty = problem.mask.opened, problem.mask.blind
         else:
-            query, key, value, matrix, empty = _written_out(problem, query)
+            query, key, value, matrix, empty = _with_matrix(problem, query)
         if matrix.shape[-1] != problem.n_keys:  # CUDA kernels misread a broadcast last dimension
             matrix = matrix.expand(*matrix.shape[:-1], problem.n_keys).contiguous()
         matrix = _two_leading(matrix, problem.leading)
@@ -230,7 +230,7 @@ def as_dot_problem(problem: AttentionProblem) -> AttentionProblem:
         assert allowed is not None
         problem = replace(problem, query=problem.query.masked_fill(~any_along(allowed, -1), 0.0))
     dot = problem.score.as_dot(problem.query)
-    assert dot is not None, "refusal() was not asked"
+    assert dot is not None, "call refusal() first"
     return replace(problem, query=dot[0], score=ScaledProduct(dot[1]))
 
 
@@ -261,7 +261,7 @@ def _matrix_drawback(entries: int) -> str | None:
     return f"the mask or bias would be a matrix of {entries:,} entries, more than {MAX_MATRIX_ENTRIES:,}"
 
 
-def _written_out(problem: AttentionProblem, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+def _with_matrix(problem: AttentionProblem, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Query, key and value without what must not be read, the matrix of mask and bias, and the empty rows."""
     block = problem.indices()
     allowed, matrix = problem.allowed(block), problem.block_bias(block)
@@ -507,9 +507,9 @@ class BandBackend(Backend):
             problem.as_4d(part.unsqueeze(-1), problem.heads).squeeze(-1)  # a broadcast dimension is not copied
             for part in (band.first, band.last, *band.queries(problem.n_keys)))
         tiles, counts = _band_tiles(band, problem.n_keys, tile_size(query, value))
-        runs = BandTiles(first, last, from_query, to_query, problem.as_4d(tiles, 2),
-                         problem.as_4d(counts[..., None, None], 2)[..., 0, 0])
-        output = attend_band(query, key, value, runs, scale=scale, dropout=problem.dropout)
+        parts = BandTiles(first, last, from_query, to_query, problem.as_4d(tiles, 2),
+                          problem.as_4d(counts[..., None, None], 2)[..., 0, 0])
+        output = attend_band(query, key, value, parts, scale=scale, dropout=problem.dropout)
         return output if len(problem.leading) == 2 else output.reshape(*problem.leading, *output.shape[-2:])
 
 

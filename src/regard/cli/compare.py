@@ -99,8 +99,8 @@ class ComparisonOptions:
     format: FormatOption = None
     road: Annotated[bool, typer.Option(
         "--road", rich_help_panel=MODEL_PANEL,
-        help="Train the five models of the road: RNN encoder-decoder, the same with attention, attention alone, "
-        "convolution, Transformer.")] = False
+        help="Train five models, the road from the recurrent network to the Transformer: RNN encoder-decoder, the same "
+        "with attention, attention alone, convolution, Transformer.")] = False
     models: Annotated[str | None, typer.Option(
         "--models", metavar="NAME,...", rich_help_panel=MODEL_PANEL, show_default=False,
         help="Train these recipes, such as seq2seq,transformer-small.")] = None
@@ -121,8 +121,9 @@ class ComparisonOptions:
         f"1 after training, {DEFAULT_BEAM_SIZE} for trained models", help="Beam size of the test.")] = None
     device: DeviceOption = AUTO_DEVICE
     output: Annotated[str | None, typer.Option(
-        "-o", "--output", metavar="FOLDER", rich_help_panel=OUTPUT_PANEL, show_default=False,
-        help=f"Folder for models, results.json and page.html. Trainings go to {DEFAULT_FOLDER} by default.")] = None
+        "-o", "--output", metavar="FOLDER", rich_help_panel=OUTPUT_PANEL,
+        show_default=f"{DEFAULT_FOLDER} if models are trained, else none",
+        help="Folder for models, results.json and page.html.")] = None
     as_json: JsonReportOption = False
     quiet: QuietOption = False
 
@@ -495,8 +496,8 @@ def draw_pair(found: ResultTable, out: TextIO) -> None:
     for score in ("bleu", "chrf"):
         one = found["difference"][score]
         verdict = escape_unprintable(describe_difference(dict(found), score))
-        console.print(f"{verdict} 95% confidence interval: {one['low']:+.2f} to {one['high']:+.2f}.", markup=False,
-                      highlight=False)
+        console.print(f"{verdict} 95% confidence interval of the difference: {one['low']:+.2f} to {one['high']:+.2f}.",
+                      markup=False, highlight=False)
     names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
     _print_table(console, ["BLEU by source words", *names],
                  [[model["name"], *(f"{bucket['bleu']:.1f}" for bucket in model["by_length"])] for model in models])

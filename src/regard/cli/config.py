@@ -4,10 +4,12 @@ It reads the stored reference (`regard.training.config_reference`), so that torc
 answers at once.
 """
 
+import re
 import shutil
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from statistics import median_low
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +25,13 @@ MIN_WIDTH, MAX_WIDTH = 60, 110
 KEY_WIDTH = 26
 """Columns of the names of keys; longer ones have a line of their own."""
 TABLE_TYPE = "table"
+USUAL_VALUES = {
+    "learning_rate": "0.001", "max_steps": "20000", "warmup_steps": "1000", "max_tokens": "4096", "max_time": "3600",
+    "epochs": "10", "every": "500", "log_every": "50", "ema_decay": "0.999", "vocab_size": "8000", "rdrop": "5",
+    "source_vocab_size": "8000", "target_vocab_size": "8000", "max_positions": "1024", "max_length": "1024",
+    "original_max_position_embeddings": "4096", "factor": "4", "ffn_width": "1024", "length": "256", "batch_size": "32",
+}
+"""Examples for keys whose default depends on the data and that no recipe sets, by the last part of the key."""
 
 
 @with_examples("""
@@ -111,11 +120,13 @@ def _write_key(one: "ConfigKey") -> None:
     recipes = {name: catalog.find_recipe(name).tables for recipe in catalog.recipe_names()
                for name in (recipe, *(f"{recipe}-{size}" for size in catalog.recipe_sizes(recipe)[:-1]))}
     values = {name: lookup(tables, one.key) for name, tables in recipes.items() if one.is_of(tables)}
-    shown = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+    values = {name: value for name, value in values.items() if value is not None}
+    shown = ", ".join(f"{name} {value}" for name, value in values.items())
     rows += [("Recipes", shown)] if shown else []
     for name, text in rows:
         _write_wrapped(f"  {name}" if name else "", text, len("  Default") if name else 0)
-    write_line(f"  Set it   --set {one.key}={_example_value(one)}")  # not wrapped, so that it can be copied
+    example = _example_value(one, [*values.values()])
+    write_line(f"  Set it   --set {one.key}={example}")  # not wrapped, so that it can be copied
 
 
 def _describe_type(one: "ConfigKey") -> str:
@@ -130,14 +141,20 @@ def _describe_kinds(one: "ConfigKey") -> str:
     return f"Only if {name} is {' or '.join(kinds)}. "
 
 
-def _example_value(one: "ConfigKey") -> str:
-    """A value of the right type."""
+def _example_value(one: "ConfigKey", recipe_values: Sequence[Any] = ()) -> str:
+    """A value that a user might set: the default, that of a recipe, or a usual one."""
     if one.type.startswith("one of"):
         return one.type.removeprefix("one of ").split(",")[0].strip('"')
-    by_type = {"true or false": "true", "text": "NAME", "a probability": "0.1", "an array": "'[\"empty\"]'"}
-    example = next((value for start, value in by_type.items() if one.type.startswith(start)), "1")
-    fixed = one.default.replace(".", "").replace("e-", "").isdigit()
-    return one.default if fixed else example
+    by_type = {"true or false": "true", "text": "NAME", "an array": "'[\"empty\"]'"}
+    for start, value in by_type.items():
+        if one.type.startswith(start):
+            return value
+    default = re.match(r"[0-9.]+(e-[0-9]+)?(?= for |$)", one.default)  # "0.98 for seq2seq, 0.99 for language"
+    if default is not None:
+        return default[0]
+    numbers = sorted(value for value in recipe_values if isinstance(value, int | float))
+    usual = "0.1" if one.type.startswith("a probability") else "1"
+    return str(median_low(numbers)) if numbers else USUAL_VALUES.get(one.key.rpartition(".")[2], usual)
 
 
 def _write_wrapped(head: str, text: str, width: int = KEY_WIDTH) -> None:

@@ -56,8 +56,13 @@ def export(
     written and the exit code is 1. If the target format does not support the model, the error names the config keys
     that are the reason.
     """
+    from regard import checks
     from regard.tasks import export as exporting
 
+    try:
+        checks.pick("--to", to, exporting.TARGETS)
+    except ValueError as error:
+        fail(str(error))
     task = open_task(model, "cpu", *TASK_COMMANDS, "Embedder")
     try:
         texts = [] if check is None else _read_sentences(check)

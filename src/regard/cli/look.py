@@ -40,6 +40,7 @@ from regard.cli.options import (
     choose_target,
     complete_names,
     expand_options,
+    is_file_name,
     open_task,
     with_examples,
 )
@@ -332,6 +333,9 @@ def _trace_models(folder: str, given: str | None, search: SearchOptions,
             fail("One model takes images and the other text. Give two models with the same kind of input.")
         return [replace(_trace_image_file(task, given, name, limit), heads=stored_heads(name, say_note))
                 for task, name in zip(tasks, names, strict=True)], None
+    if given != "-" and (is_file_name(given) or given.endswith(".safetensors")):
+        fail(f"{escape_unprintable(given)}: This model takes a text, not a file. Give the text itself, or read it from "
+             f"standard input: regard look {escape_unprintable(folder)} - < {escape_unprintable(given)}")
     text, measured = _read_text(given), [stored_heads(name, say_note) for name in names]
     tracers = [partial(_trace_text, task, _model_name(name), search.beam, search.max_length, limit)
                for task, name in zip(tasks, names, strict=True)]

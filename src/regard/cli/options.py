@@ -301,9 +301,12 @@ def choose_target(task: "Task", to: str | None, told: "Collection[LanguagePair]"
 
 
 def is_file_name(text: str) -> bool:
-    """Whether a text of the call is the name of a file, or looks like the name of a missing one."""
+    """Whether a text of the call is the name of a file, or looks like the name of a missing one.
+
+    A word that is also the name of a folder is a text, unless it ends as shells complete folders: docs/.
+    """
     try:
-        exists = os.path.exists(text) and not os.path.isdir(text)
+        exists = os.path.exists(text) and (not os.path.isdir(text) or text.endswith(("/", os.sep)))
     except ValueError:  # a NUL, or half a surrogate pair
         return False
     return exists or (text.lower().endswith(FILE_ENDINGS) and len(text.split()) == 1)

@@ -18,7 +18,6 @@ for one batch. Counting gives the same number on every machine; temporary buffer
 All results are plain values that JSON can hold. Legend: B rows, N source tokens, n target tokens, D width.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,9 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.inspection.pictures.curves import METRICS_FILE, CurvePoints
+from regard.inspection.pictures.curves import CurvePoints
 from regard.inspection.pictures.curves import TrainingCurves as Curves
 from regard.inspection.pictures.maps import trace_svg
+from regard.storage.metrics import METRICS_FILE, PROGRESS, parse_line
 from regard.tasks import evaluation, traces
 from regard.tasks.load import load
 from regard.tasks.task import Task
@@ -156,6 +156,8 @@ MEMORY_PAIRS = 16
 """The batch for step memory has this many of the longest test pairs."""
 SHOWN_WORDS = (8, 12)
 """Minimum and maximum number of source words of the sentence whose attention is shown."""
+RENAMED_CURVES = {"judged": "validation_step", "judged_nll": "validation_nll"}
+"""Curves in the files of comparisons that were begun with earlier versions, and their names now."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ class ModelMeasures:
     def from_json(table: dict[str, Any]) -> "ModelMeasures":
         """The inverse of `to_json`."""
         flow = table["flow"]
-        return ModelMeasures(**{**table,
+        curve = {RENAMED_CURVES.get(name, name): values for name, values in table["curve"].items()}
+        return ModelMeasures(**{**table, "curve": curve,
                                 "flow": GradientFlow(tuple(flow["last"]), tuple(flow["all"]), flow["sentences"],
                                                      flow["tokens"]),
                                 "by_length": tuple(table["by_length"]), "hypotheses": tuple(table["hypotheses"])})
@@ -251,12 +254,12 @@ def _attention_svg(task: Translator, source: str, target: str) -> str | None:
 def progress_lines(folder: Path) -> list[dict[str, Any]]:
     """The progress lines of the metrics."""
     with (folder / METRICS_FILE).open(encoding="utf-8") as file:
-        return [line for line in map(json.loads, file) if line["event"] == "progress"]
+        return [line for line in map(parse_line, file) if line["event"] == PROGRESS]
 
 
 def _training_curve(folder: Path, lines: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     found = Curves.read(folder)
     validated = found.scores.get("loss", CurvePoints.empty())
     return {"step": [line["step"] for line in lines], "tokens": [line["tokens"] for line in lines],
-            "nll": [line["nll"] for line in lines], "judged": [float(step) for step in validated.steps],
-            "judged_nll": [float(number) if math.isfinite(number) else None for number in validated.numbers]}
+            "nll": [line["nll"] for line in lines], "validation_step": [float(step) for step in validated.steps],
+            "validation_nll": [float(number) if math.isfinite(number) else None for number in validated.numbers]}

@@ -249,7 +249,8 @@ def _road_lengths(models: Sequence[ResultTable]) -> Html:
 
 def _road_curves(models: Sequence[ResultTable]) -> Html:
     learned = [ChartLine(model["name"], model["curve"]["tokens"], model["curve"]["nll"]) for model in models]
-    validated = [ChartLine(model["name"], model["curve"]["judged"], model["curve"]["judged_nll"]) for model in models]
+    validated = [ChartLine(model["name"], model["curve"]["validation_step"], model["curve"]["validation_nll"])
+                 for model in models]
     return html_section(
         "Training curves",
         html_row(html_figure(lines_svg(learned, x_label="target tokens", y_label="loss (nats per token)",

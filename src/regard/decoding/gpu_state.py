@@ -119,13 +119,19 @@ def search_state(search: Any, rows: int, capacity: int, logits: Tensor) -> "Sear
 
 
 class SearchState(ABC):
-    """What greedy search and beam search share."""
+    """What greedy search and beam search share.
+
+    Args:
+        rows: the number of sequences at a time, B.
+        capacity: the largest number of tokens of a hypothesis, T.
+        top: how many of the most probable tokens of a hypothesis a step considers, M.
+    """
 
     dtype: torch.dtype
     """The dtype of log-probabilities."""
     mirror: HostMirror
 
-    def __init__(self, search: Any, rows: int, capacity: int, each: int, logits: Tensor) -> None:
+    def __init__(self, search: Any, rows: int, capacity: int, top: int, logits: Tensor) -> None:
         request, width = search.request, search.width
         self.request, self.sequences, self.width, self.steps = request, list[int](), width, 0
         self.kernels = kernels_for(search)
@@ -135,7 +141,7 @@ class SearchState(ABC):
             number = torch.zeros(rows, dtype=torch.int32, device=device)
             self.status = RowStatus(number.clone(), number.clone(), number.clone())
             self.ends = torch.tensor(request.ends, dtype=torch.int32, device=device)
-            self.best = TopTokens.allocate(logits, min(each, vocabulary))
+            self.best = TopTokens.allocate(logits, min(top, vocabulary))
             self.parents = torch.arange(rows * width, dtype=torch.int32, device=device)
             self.tokens = torch.zeros(rows * width, dtype=torch.long, device=device)
             tokens = torch.zeros(rows, width, capacity, dtype=torch.int32, device=device)
@@ -146,9 +152,11 @@ class SearchState(ABC):
             self.min_lengths = self.common_min_lengths
             if self.ngrams:
                 self.min_lengths = torch.zeros(rows * width, vocabulary, dtype=torch.int32, device=device)
+            # What `begin` passes to `clear`: maximum lengths, statuses and first tokens, on the device and on the host.
             self.given = torch.zeros(3, rows, dtype=torch.int32, device=device)
             self.staged = torch.zeros(3, rows, dtype=torch.int32, pin_memory=device.type == "cuda")
-            self.readback, self.known = AsyncReadback(self.status.status), 0
+            self.readback = AsyncReadback(self.status.status)
+            self.copies_back = 0  # how many copies to the host before the last one the results are as of
 
     @property
     def bytes(self) -> int:
@@ -157,7 +165,7 @@ class SearchState(ABC):
 
     def begin(self, sequences: Sequence[int], prompts: Sequence[int], search: Any) -> None:
         """Start with sequences that have no tokens, each with the token that it reads first; then call `clear`."""
-        rows, count = len(self.status.lengths), self._know(sequences, [0] * len(sequences), search)
+        rows, count = len(self.status.lengths), self._register(sequences, [0] * len(sequences), search)
         max_lengths, nothing = self._max_lengths(sequences), [0] * (rows - count)
         status = [RUNNING] * count + [FINISHED] * (rows - count)
         self.staged.copy_(torch.tensor([[*max_lengths, *nothing], status, [*prompts, *nothing]], dtype=torch.int32))
@@ -241,7 +249,7 @@ class SearchState(ABC):
 
     def read_status(self, back: int) -> list[int]:
         """The status of each slot after the last copy to the host but `back`; `results` are then as of that copy."""
-        self.known, self.steps = back, max(1, self.steps)
+        self.copies_back, self.steps = back, max(1, self.steps)
         return self.readback.read(back)[:len(self.sequences)]
 
     def _read_status(self, back: int) -> list[bool]:
@@ -251,8 +259,8 @@ class SearchState(ABC):
             raise self.request.invalid_logits(self.sequences[slot], int(self.status.lengths[slot]))
         return [one == RUNNING for one in status]
 
-    def _know(self, sequences: Sequence[int], lengths: Sequence[int], search: Any) -> int:
-        """Remember what is known without waiting for the device; the number of rows."""
+    def _register(self, sequences: Sequence[int], lengths: Sequence[int], search: Any) -> int:
+        """Set the sequences, their request and the largest number of steps; returns how many sequences there are."""
         self.sequences, self.request, self.steps = [*sequences], search.request, 0
         left = (most - length for most, length in zip(self._max_lengths(sequences), lengths, strict=True))
         self.max_steps = max(left) + 1
@@ -262,8 +270,8 @@ class SearchState(ABC):
         return [self.request.max_length_of(sequence) for sequence in sequences]
 
     def _load_status(self, batch: Any, search: Any) -> int:
-        """Copy the lengths of a batch to the device; the number of rows."""
-        count, rows = self._know(batch.sequences, batch.lengths, search), len(self.status.lengths)
+        """Copy the lengths of a batch to the device; returns how many sequences there are."""
+        count, rows = self._register(batch.sequences, batch.lengths, search), len(self.status.lengths)
         padded = [[*some, *[0] * (rows - count)] for some in (batch.lengths, self._max_lengths(batch.sequences))]
         padded.append([RUNNING] * count + [FINISHED] * (rows - count))
         given = torch.tensor(padded, dtype=torch.int32).to(self.ends.device)
@@ -277,7 +285,7 @@ class SearchState(ABC):
 
     def _read_mirror(self, slots: Sequence[int]) -> list[Tensor]:
         """The mirrored rows of these slots, as they were when the status was last read."""
-        shown = self.mirror.read(len(self.sequences), self.readback.event(self.known) if self.steps else None)
+        shown = self.mirror.read(len(self.sequences), self.readback.event(self.copies_back) if self.steps else None)
         return [torch.from_numpy(part.numpy()[[*slots]]) for part in shown]  # torch would wake all its threads
 
     def _find_top_tokens(self, logits: Tensor) -> None:
@@ -348,8 +356,7 @@ class BeamState(SearchState):
     dtype = torch.float64
 
     def __init__(self, search: BeamSearch, rows: int, capacity: int, logits: Tensor) -> None:
-        each = search.beams + len(search.request.ends)
-        super().__init__(search, rows, capacity, each, logits)
+        super().__init__(search, rows, capacity, search.beams + len(search.request.ends), logits)
         penalty, device = search.length_penalty, logits.device
         assert isinstance(penalty, NoLengthPenalty | MeanLengthPenalty | PowerLengthPenalty)
         with torch.inference_mode(False):

@@ -35,25 +35,7 @@ from torch import Tensor
 from regard.kernels import launch
 from regard.kernels.launch import once_differentiable
 from regard.kernels.linear import adjacent_tensor, empty_like_parts
-
-LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def _load_rows(base, index, valid, width: tl.constexpr, padded: tl.constexpr, stride):
-    """Load (rows, padded) numbers, with zeros where a row or a feature is not valid."""
-    feature = tl.arange(0, padded)
-    where = valid[:, None] & (feature < width)[None, :]
-    return tl.load(base + index.to(tl.int64)[:, None] * stride + feature[None, :], mask=where, other=0.0)
-
-
-@triton.jit
-def _store_rows(base, index, valid, width: tl.constexpr, padded: tl.constexpr, stride, value):
-    """Store (rows, padded) numbers where rows and features are valid."""
-    feature = tl.arange(0, padded)
-    where = valid[:, None] & (feature < width)[None, :]
-    place = base + index.to(tl.int64)[:, None] * stride + feature[None, :]
-    tl.store(place, value.to(base.dtype.element_ty), mask=where)
+from regard.kernels.rows import LOG2_E, contiguous_features, load_rows, store_rows, width_constants
 
 
 @triton.jit
@@ -64,6 +46,13 @@ def _program_share(heads, slots):
     """
     number = tl.program_id(0) // heads
     return (number // slots).to(tl.int64), tl.program_id(0) % heads, number % slots
+
+
+@triton.jit
+def _load_tile(tile, size: tl.constexpr):
+    """The queries and the keys of a tile, `size` of each, and which of them are valid."""
+    i, j = tl.load(tile) + tl.arange(0, size), tl.load(tile + 2) + tl.arange(0, size)
+    return i, j, i < tl.load(tile + 1), j < tl.load(tile + 3)
 
 
 @triton.jit
@@ -173,15 +162,13 @@ def _whole_forward(query, key, value, output, logs, first, last, from_query, to_
     b, h, slot = _program_share(heads, slots)
     head = b * heads + h
     for one in tl.range(slot, tl.minimum(tl.load(counts + b * c_b), room), slots, num_stages=1):
-        tile = tiles + b * t_b + one * 4
-        i, j = tl.load(tile) + tl.arange(0, size), tl.load(tile + 2) + tl.arange(0, size)
-        valid, valid_key = i < tl.load(tile + 1), j < tl.load(tile + 3)
+        i, j, valid, valid_key = _load_tile(tiles + b * t_b + one * 4, size)
         low, high = _load_ranges(first + b * e_b + h * e_h, last + b * e_b + h * e_h, i, valid)
         begin, end = _load_ranges(from_query + b * r_b + h * r_h, to_query + b * r_b + h * r_h, j, valid_key)
         attends, attended = high > low, end > begin
-        q = _load_rows(query + b * q_b + h * q_h, i, attends, D, padded_d, q_n)
-        k = _load_rows(key + b * k_b + (h // group) * k_h, j, attended, D, padded_d, k_n)
-        v = _load_rows(value + b * v_b + (h // group) * v_h, j, attended, E, padded_e, v_n)
+        q = load_rows(query + b * q_b + h * q_h, i, attends, D, padded_d, q_n)
+        k = load_rows(key + b * k_b + (h // group) * k_h, j, attended, D, padded_d, k_n)
+        v = load_rows(value + b * v_b + (h // group) * v_h, j, attended, E, padded_e, v_n)
         allowed = (j[None, :] >= low[:, None]) & (j[None, :] < high[:, None])
         s = tl.where(allowed, tl.dot(q, tl.trans(k), input_precision=precision) * (scale * LOG2_E), -float("inf"))
         peak = tl.where(attends, tl.max(s, 1), 0.0)
@@ -193,7 +180,7 @@ def _whole_forward(query, key, value, output, logs, first, last, from_query, to_
         if with_dropout:
             inverse = inverse / (1.0 - dropout)
         acc = tl.dot(p.to(v.dtype), v, input_precision=precision) * inverse[:, None]
-        _store_rows(output + (b * n_queries * heads + h) * E, i, valid, E, padded_e, heads * E, acc)
+        store_rows(output + (b * n_queries * heads + h) * E, i, valid, E, padded_e, heads * E, acc)
         tl.store(logs + head * n_queries + i, peak + tl.log2(total), mask=valid)
 
 
@@ -210,9 +197,7 @@ def _whole_backward(query, key, value, d_output, logs, d_query, d_key, d_value, 
     key_heads = heads // group
     b, kh, slot = _program_share(key_heads, slots)
     for one in tl.range(slot, tl.minimum(tl.load(counts + b * c_b), room), slots, num_stages=1):
-        tile = tiles + b * t_b + one * 4
-        i, j = tl.load(tile) + tl.arange(0, size), tl.load(tile + 2) + tl.arange(0, size)
-        valid, valid_key = i < tl.load(tile + 1), j < tl.load(tile + 3)
+        i, j, valid, valid_key = _load_tile(tiles + b * t_b + one * 4, size)
         dk, dv = tl.zeros((size, padded_d), tl.float32), tl.zeros((size, padded_e), tl.float32)
         for member in range(group):
             h = kh * group + member
@@ -221,10 +206,10 @@ def _whole_backward(query, key, value, d_output, logs, d_query, d_key, d_value, 
             begin, end = _load_ranges(from_query + b * r_b + h * r_h, to_query + b * r_b + h * r_h, j, valid_key)
             attends, attended = high > low, end > begin
             log = tl.load(logs + head * n_queries + i, mask=valid, other=0.0)
-            q = _load_rows(query + b * q_b + h * q_h, i, attends, D, padded_d, q_n)
-            k = _load_rows(key + b * k_b + kh * k_h, j, attended, D, padded_d, k_n)
-            u = _load_rows(d_output + b * u_b + h * u_h, i, attends, E, padded_e, u_n)
-            v = _load_rows(value + b * v_b + kh * v_h, j, attended, E, padded_e, v_n)
+            q = load_rows(query + b * q_b + h * q_h, i, attends, D, padded_d, q_n)
+            k = load_rows(key + b * k_b + kh * k_h, j, attended, D, padded_d, k_n)
+            u = load_rows(d_output + b * u_b + h * u_h, i, attends, E, padded_e, u_n)
+            v = load_rows(value + b * v_b + kh * v_h, j, attended, E, padded_e, v_n)
             allowed = (j[None, :] >= low[:, None]) & (j[None, :] < high[:, None])
             s = tl.dot(q, tl.trans(k), input_precision=precision) * (scale * LOG2_E)
             p = tl.where(allowed, tl.exp2(s - log[:, None]), 0.0)
@@ -239,9 +224,9 @@ def _whole_backward(query, key, value, d_output, logs, d_query, d_key, d_value, 
             ds = (p * (dp - delta[:, None])).to(k.dtype)
             dk += tl.dot(tl.trans(ds), q, input_precision=precision)
             dq = tl.dot(ds, k, input_precision=precision)
-            _store_rows(d_query + b * gq_b + h * gq_h, i, valid, D, padded_d, gq_n, dq * scale)
-        _store_rows(d_key + b * gk_b + kh * gk_h, j, valid_key, D, padded_d, gk_n, dk * scale)
-        _store_rows(d_value + b * gv_b + kh * gv_h, j, valid_key, E, padded_e, gv_n, dv)
+            store_rows(d_query + b * gq_b + h * gq_h, i, valid, D, padded_d, gq_n, dq * scale)
+        store_rows(d_key + b * gk_b + kh * gk_h, j, valid_key, D, padded_d, gk_n, dk * scale)
+        store_rows(d_value + b * gv_b + kh * gv_h, j, valid_key, E, padded_e, gv_n, dv)
 
 
 @triton.jit
@@ -259,7 +244,7 @@ def _part_forward(query, key, value, output, logs, first, last, from_query, to_q
         valid = i < tl.load(tile + 1)
         low, high = _load_ranges(first + b * e_b + h * e_h, last + b * e_b + h * e_h, i, valid)
         attends = high > low
-        q = _load_rows(query + b * q_b + h * q_h, i, attends, D, padded_d, q_n)
+        q = load_rows(query + b * q_b + h * q_h, i, attends, D, padded_d, q_n)
         peak = tl.full((size,), -float("inf"), tl.float32)
         total = tl.zeros((size,), tl.float32)
         acc = tl.zeros((size, padded_e), tl.float32)
@@ -267,8 +252,8 @@ def _part_forward(query, key, value, output, logs, first, last, from_query, to_q
             j = start + tl.arange(0, size)
             allowed = (j[None, :] >= low[:, None]) & (j[None, :] < high[:, None])
             attended = tl.max(allowed.to(tl.int32), 0) > 0
-            k = _load_rows(k_at, j, attended, D, padded_d, k_n)
-            v = _load_rows(v_at, j, attended, E, padded_e, v_n)
+            k = load_rows(k_at, j, attended, D, padded_d, k_n)
+            v = load_rows(v_at, j, attended, E, padded_e, v_n)
             s = tl.where(allowed, tl.dot(q, tl.trans(k), input_precision=precision) * (scale * LOG2_E), -float("inf"))
             new = tl.maximum(peak, tl.max(s, 1))
             shift = tl.where(new == -float("inf"), 0.0, new)
@@ -283,7 +268,7 @@ def _part_forward(query, key, value, output, logs, first, last, from_query, to_q
         inverse = 1.0 / total
         if with_dropout:
             inverse = inverse / (1.0 - dropout)
-        _store_rows(output + (b * n_queries * heads + h) * E, i, valid, E, padded_e, heads * E, acc * inverse[:, None])
+        store_rows(output + (b * n_queries * heads + h) * E, i, valid, E, padded_e, heads * E, acc * inverse[:, None])
         tl.store(logs + head * n_queries + i, tl.where(attends, peak + tl.log2(total), 0.0), mask=valid)
 
 
@@ -299,9 +284,7 @@ def _part_backward(query, key, value, output, d_output, logs, d_query, d_key, d_
     b, kh, slot = _program_share(key_heads, slots)
     k_at, v_at = key + b * k_b + kh * k_h, value + b * v_b + kh * v_h
     for one in tl.range(slot, tl.minimum(tl.load(counts + b * c_b), room), slots, num_stages=1):
-        tile = tiles + b * t_b + one * 4
-        i, j = tl.load(tile) + tl.arange(0, size), tl.load(tile + 2) + tl.arange(0, size)
-        valid, valid_key = i < tl.load(tile + 1), j < tl.load(tile + 3)
+        i, j, valid, valid_key = _load_tile(tiles + b * t_b + one * 4, size)
         for member in range(group):
             h = kh * group + member
             dq = _query_gradient(query + b * q_b + h * q_h, k_at, v_at, output + (b * n_queries * heads + h) * E,
@@ -309,14 +292,14 @@ def _part_backward(query, key, value, output, d_output, logs, d_query, d_key, d_
                                  first + b * e_b + h * e_h, last + b * e_b + h * e_h, seed, i, valid, b * heads + h,
                                  q_n, k_n, v_n, u_n, n_keys, heads, scale, dropout, D, padded_d, E, padded_e, size,
                                  with_dropout, precision)
-            _store_rows(d_query + b * gq_b + h * gq_h, i, valid, D, padded_d, gq_n, dq * scale)
+            store_rows(d_query + b * gq_b + h * gq_h, i, valid, D, padded_d, gq_n, dq * scale)
         dk, dv = tl.zeros((size, padded_d), tl.float32), tl.zeros((size, padded_e), tl.float32)
         for member in range(group):
             h = kh * group + member
             begin, end = _load_ranges(from_query + b * r_b + h * r_h, to_query + b * r_b + h * r_h, j, valid_key)
             attended = end > begin
-            k = _load_rows(k_at, j, attended, D, padded_d, k_n)
-            v = _load_rows(v_at, j, attended, E, padded_e, v_n)
+            k = load_rows(k_at, j, attended, D, padded_d, k_n)
+            v = load_rows(v_at, j, attended, E, padded_e, v_n)
             for start in range(tl.min(tl.where(attended, begin, n_queries)), tl.max(tl.where(attended, end, 0)), size):
                 n = start + tl.arange(0, size)
                 low, high = _load_ranges(first + b * e_b + h * e_h, last + b * e_b + h * e_h, n, n < n_queries)
@@ -335,17 +318,17 @@ def _part_backward(query, key, value, output, d_output, logs, d_query, d_key, d_
                 dv += tl.dot(tl.trans(dropped.to(u.dtype)), u, input_precision=precision)
                 ds = (p * (dp - delta[:, None])).to(q.dtype)
                 dk += tl.dot(tl.trans(ds), q, input_precision=precision)
-        _store_rows(d_key + b * gk_b + kh * gk_h, j, valid_key, D, padded_d, gk_n, dk * scale)
-        _store_rows(d_value + b * gv_b + kh * gv_h, j, valid_key, E, padded_e, gv_n, dv)
+        store_rows(d_key + b * gk_b + kh * gk_h, j, valid_key, D, padded_d, gk_n, dk * scale)
+        store_rows(d_value + b * gv_b + kh * gv_h, j, valid_key, E, padded_e, gv_n, dv)
 
 
 @triton.jit
 def _load_for_backward(query, output, d_output, logs, i, attends, q_n, u_n, heads, D: tl.constexpr,
                        padded_d: tl.constexpr, E: tl.constexpr, padded_e: tl.constexpr):
     """Load queries, the gradients of their outputs, their logs, and the dot products of outputs and gradients."""
-    q = _load_rows(query, i, attends, D, padded_d, q_n)
-    u = _load_rows(d_output, i, attends, E, padded_e, u_n)
-    o = _load_rows(output, i, attends, E, padded_e, heads * E)
+    q = load_rows(query, i, attends, D, padded_d, q_n)
+    u = load_rows(d_output, i, attends, E, padded_e, u_n)
+    o = load_rows(output, i, attends, E, padded_e, heads * E)
     log = tl.load(logs + i, mask=attends, other=0.0)
     return q, u, log, tl.sum(o.to(tl.float32) * u.to(tl.float32), 1)
 
@@ -365,8 +348,8 @@ def _query_gradient(query, key, value, output, d_output, logs, first, last, seed
         j = start + tl.arange(0, size)
         allowed = (j[None, :] >= low[:, None]) & (j[None, :] < high[:, None])
         attended = tl.max(allowed.to(tl.int32), 0) > 0
-        k = _load_rows(key, j, attended, D, padded_d, k_n)
-        v = _load_rows(value, j, attended, E, padded_e, v_n)
+        k = load_rows(key, j, attended, D, padded_d, k_n)
+        v = load_rows(value, j, attended, E, padded_e, v_n)
         s = tl.dot(q, tl.trans(k), input_precision=precision) * (scale * LOG2_E)
         p = tl.where(allowed, tl.exp2(s - log[:, None]), 0.0)
         dp = tl.dot(u, tl.trans(v), input_precision=precision)
@@ -399,7 +382,8 @@ class BandTiles:
     def ends(self) -> tuple[Tensor, ...]:
         return self.first, self.last, self.from_query, self.to_query
 
-    def of(self, kind: int) -> tuple[Tensor, Tensor]:
+    def tiles_of(self, kind: int) -> tuple[Tensor, Tensor]:
+        """The whole tiles (0) or the parts (1), and their numbers."""
         return self.tiles[:, kind], self.counts[:, kind]
 
     @property
@@ -419,13 +403,13 @@ def tile_size(query: Tensor, value: Tensor) -> int:
     return (32 if wide else 64) if query.element_size() == 2 else 16 if wide else 32
 
 
-def attend_band(query: Tensor, key: Tensor, value: Tensor, runs: BandTiles, *, scale: float, dropout: float) -> Tensor:
+def attend_band(query: Tensor, key: Tensor, value: Tensor, band: BandTiles, *, scale: float, dropout: float) -> Tensor:
     """Attention of query (B, H, N, D) to key (B, key heads, M, D) and value (B, key heads, M, E): (B, H, N, E).
 
     The tiles must have the `tile_size` of query and value.
     """
-    drawn = torch.randint(1 << 31, (1,), device=query.device) if dropout else runs.counts  # not read
-    output: Tensor = _BandAttention.apply(query, key, value, *runs.ends, runs.tiles, runs.counts, drawn, scale, dropout)
+    drawn = torch.randint(1 << 31, (1,), device=query.device) if dropout else band.counts  # not read
+    output: Tensor = _BandAttention.apply(query, key, value, *band.ends, band.tiles, band.counts, drawn, scale, dropout)
     return output
 
 
@@ -435,17 +419,17 @@ class _BandAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, first: Tensor, last: Tensor, from_query: Tensor,
                 to_query: Tensor, tiles: Tensor, counts: Tensor, seed: Tensor, scale: float, dropout: float) -> Tensor:
-        query, key, value = _contiguous_features(query), _contiguous_features(key), _contiguous_features(value)
-        runs = BandTiles(first, last, from_query, to_query, tiles, counts)
+        query, key, value = contiguous_features(query), contiguous_features(key), contiguous_features(value)
+        band = BandTiles(first, last, from_query, to_query, tiles, counts)
         B, H, N, _ = query.shape
         M, E = value.shape[-2:]
         output = query.new_empty(B, N, H, E)
         logs = query.new_empty(B, H, N, dtype=torch.float32)
-        strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *runs.strides)
+        strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *band.strides)
         for kind, kernel in enumerate((_whole_forward, _part_forward)):
-            slots = _tile_slots(kind, B * H, max(N, M), tile_size(query, value), runs.room)
-            launch.launch(kernel, (slots * B * H,), query, key, value, output, logs, *runs.ends, *runs.of(kind), seed,
-                          *strides, N, M, H, H // key.shape[1], slots, runs.room, scale, dropout,
+            slots = _tile_slots(kind, B * H, max(N, M), tile_size(query, value), band.room)
+            launch.launch(kernel, (slots * B * H,), query, key, value, output, logs, *band.ends, *band.tiles_of(kind),
+                          seed, *strides, N, M, H, H // key.shape[1], slots, band.room, scale, dropout,
                           **_compile_options(kind, query, value, dropout), maxnreg=_max_registers(kind, query, value))
         ctx.save_for_backward(query, key, value, output, logs, first, last, from_query, to_query, tiles, counts, seed)
         ctx.scale, ctx.dropout = scale, dropout
@@ -455,16 +439,16 @@ class _BandAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
         query, key, value, output, logs, *tensors, seed = ctx.saved_tensors
-        runs, d_output = BandTiles(*tensors), _contiguous_features(upstream[0])
+        band, d_output = BandTiles(*tensors), contiguous_features(upstream[0])
         B, H, N, _ = query.shape
         key_heads, M = value.shape[1:3]
         gradients = _empty_gradients(query, key, value)
         strides = [stride for tensor in (query, key, value, d_output, *gradients) for stride in tensor.stride()[:3]]
         for kind, (kernel, outputs) in enumerate(((_whole_backward, ()), (_part_backward, (output,)))):
-            slots = _tile_slots(kind, B * key_heads, max(N, M), tile_size(query, value), runs.room)
+            slots = _tile_slots(kind, B * key_heads, max(N, M), tile_size(query, value), band.room)
             launch.launch(kernel, (slots * B * key_heads,), query, key, value, *outputs, d_output, logs, *gradients,
-                          *runs.ends, *runs.of(kind), seed, *strides, *runs.strides, N, M, H, H // key_heads, slots,
-                          runs.room, ctx.scale, ctx.dropout, **_compile_options(kind, query, value, ctx.dropout))
+                          *band.ends, *band.tiles_of(kind), seed, *strides, *band.strides, N, M, H, H // key_heads,
+                          slots, band.room, ctx.scale, ctx.dropout, **_compile_options(kind, query, value, ctx.dropout))
         return (*gradients, *[None] * 9)
 
 
@@ -489,10 +473,8 @@ def _tile_slots(kind: int, heads: int, tokens: int, size: int, room: int) -> int
 
 def _compile_options(kind: int, query: Tensor, value: Tensor, dropout: float) -> dict[str, Any]:
     """The compile-time arguments and options of the kernels."""
-    width, value_width = query.shape[-1], value.shape[-1]
-    return {"D": width, "padded_d": max(16, triton.next_power_of_2(width)), "E": value_width,
-            "padded_e": max(16, triton.next_power_of_2(value_width)), "size": tile_size(query, value),
-            "with_dropout": dropout > 0.0, "precision": "ieee", "num_warps": 4,
+    return {**width_constants(query, value), "size": tile_size(query, value), "with_dropout": dropout > 0.0,
+            "precision": "ieee", "num_warps": 4,
             "num_stages": 2 if kind and query.element_size() == 2 else 1}  # parts have loops, which prefetch
 
 
@@ -504,8 +486,3 @@ def _max_registers(kind: int, query: Tensor, value: Tensor) -> int | None:
     """
     narrow = query.element_size() == 2 and max(query.shape[-1], value.shape[-1]) <= 64
     return 128 if narrow and not kind else None
-
-
-def _contiguous_features(tensor: Tensor) -> Tensor:
-    """The tensor with the features of each token contiguous in memory."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -33,10 +33,10 @@ from torch import Tensor
 from regard.kernels import launch
 from regard.kernels.launch import once_differentiable
 from regard.kernels.linear import empty_like_parts
+from regard.kernels.rows import LOG2_E, contiguous_features, load_rows, store_rows, width_constants
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 WIDENED = tl.constexpr(INTERPRETED)
-LOG2_E = tl.constexpr(1.4426950408889634)
 BIAS_PROGRAMS = 1024
 """Programs for the gradient of the bias: enough to fill a GPU. With fewer tiles the rows are split."""
 Blocks = tuple[int, int, int, int]
@@ -64,23 +64,6 @@ def _dot(a, b):
 
 
 @triton.jit
-def _load_tokens(base, index, valid, stride, width: tl.constexpr, padded: tl.constexpr):
-    """Load (tokens, padded) numbers, with zeros where a token or a feature is not valid."""
-    feature = tl.arange(0, padded)
-    where = valid[:, None] & (feature < width)[None, :]
-    return tl.load(base + index.to(tl.int64)[:, None] * stride + feature[None, :], mask=where, other=0.0)
-
-
-@triton.jit
-def _store_tokens(base, index, valid, stride, width: tl.constexpr, padded: tl.constexpr, value):
-    """Store (tokens, padded) numbers where tokens and features are valid."""
-    feature = tl.arange(0, padded)
-    where = valid[:, None] & (feature < width)[None, :]
-    place = base + index.to(tl.int64)[:, None] * stride + feature[None, :]
-    tl.store(place, value.to(base.dtype.element_ty), mask=where)
-
-
-@triton.jit
 def _present_keys(present, row, j, n_keys, with_present: tl.constexpr):
     """Which of the keys j of a row exist; present is (G · R, K)."""
     valid = j < n_keys
@@ -105,7 +88,7 @@ def _forward(query, key, value, bias, present, output, logs, q_g, q_r, q_h, q_n,
     r, g, h = tl.program_id(0).to(tl.int64), (tl.program_id(2) // heads).to(tl.int64), tl.program_id(2) % heads
     i = tl.program_id(1) * size_q + tl.arange(0, size_q)
     valid_i = i < n_queries
-    q = _load_tokens(query + g * q_g + r * q_r + h * q_h, i, valid_i, q_n, D, padded_d)
+    q = load_rows(query + g * q_g + r * q_r + h * q_h, i, valid_i, D, padded_d, q_n)
     k_at, v_at = key + g * k_g + r * k_r + h * k_h, value + g * v_g + r * v_r + h * v_h
     bias_at = bias + (g * heads + h) * n_queries * n_keys
     peak = tl.full((size_q,), -float("inf"), tl.float32)
@@ -114,8 +97,8 @@ def _forward(query, key, value, bias, present, output, logs, q_g, q_r, q_h, q_n,
     for start in range(0, n_keys, size_k):
         j = start + tl.arange(0, size_k)
         there = _present_keys(present, g * rows + r, j, n_keys, with_present)
-        k = _load_tokens(k_at, j, there, k_n, D, padded_d)
-        v = _load_tokens(v_at, j, there, v_n, E, padded_e)
+        k = load_rows(k_at, j, there, D, padded_d, k_n)
+        v = load_rows(v_at, j, there, E, padded_e, v_n)
         s = _scores(q, tl.trans(k), bias_at, i[:, None] * n_keys + j[None, :], valid_i[:, None] & there[None, :], scale)
         highest = tl.maximum(peak, tl.max(s, 1))
         shift = tl.where(highest == -float("inf"), 0.0, highest)  # −∞ − (−∞) would be NaN
@@ -126,7 +109,7 @@ def _forward(query, key, value, bias, present, output, logs, q_g, q_r, q_h, q_n,
         peak = highest
     some = total > 0.0
     inverse = tl.where(some, 1.0 / tl.where(some, total, 1.0), 0.0)
-    _store_tokens(output + g * o_g + r * o_r + h * o_h, i, valid_i, o_n, E, padded_e, acc * inverse[:, None])
+    store_rows(output + g * o_g + r * o_r + h * o_h, i, valid_i, E, padded_e, o_n, acc * inverse[:, None])
     log = tl.where(some, peak + tl.log2(tl.where(some, total, 1.0)), 0.0)
     tl.store(logs + ((g * rows + r) * heads + h) * n_queries + i, log, mask=valid_i)
 
@@ -140,9 +123,9 @@ def _query_gradient(query, key, value, bias, present, output, d_output, logs, de
     r, g, h = tl.program_id(0).to(tl.int64), (tl.program_id(2) // heads).to(tl.int64), tl.program_id(2) % heads
     i = tl.program_id(1) * size_q + tl.arange(0, size_q)
     valid_i = i < n_queries
-    q = _load_tokens(query + g * q_g + r * q_r + h * q_h, i, valid_i, q_n, D, padded_d)
-    o = _load_tokens(output + g * o_g + r * o_r + h * o_h, i, valid_i, o_n, E, padded_e)
-    u = _load_tokens(d_output + g * u_g + r * u_r + h * u_h, i, valid_i, u_n, E, padded_e)
+    q = load_rows(query + g * q_g + r * q_r + h * q_h, i, valid_i, D, padded_d, q_n)
+    o = load_rows(output + g * o_g + r * o_r + h * o_h, i, valid_i, E, padded_e, o_n)
+    u = load_rows(d_output + g * u_g + r * u_r + h * u_h, i, valid_i, E, padded_e, u_n)
     number = ((g * rows + r) * heads + h) * n_queries + i
     log = tl.load(logs + number, mask=valid_i, other=0.0)
     delta = tl.sum(o.to(tl.float32) * u.to(tl.float32), 1)
@@ -153,12 +136,12 @@ def _query_gradient(query, key, value, bias, present, output, d_output, logs, de
     for start in range(0, n_keys, size_k):
         j = start + tl.arange(0, size_k)
         there = _present_keys(present, g * rows + r, j, n_keys, with_present)
-        k = _load_tokens(k_at, j, there, k_n, D, padded_d)
-        v = _load_tokens(v_at, j, there, v_n, E, padded_e)
+        k = load_rows(k_at, j, there, D, padded_d, k_n)
+        v = load_rows(v_at, j, there, E, padded_e, v_n)
         s = _scores(q, tl.trans(k), bias_at, i[:, None] * n_keys + j[None, :], valid_i[:, None] & there[None, :], scale)
         ds = tl.exp2(s - log[:, None]) * (_dot(u, tl.trans(v)) - delta[:, None])
         acc += _dot(ds.to(k.dtype), k)
-    _store_tokens(d_query + g * dq_g + r * dq_r + h * dq_h, i, valid_i, dq_n, D, padded_d, acc * scale)
+    store_rows(d_query + g * dq_g + r * dq_r + h * dq_h, i, valid_i, D, padded_d, dq_n, acc * scale)
 
 
 @triton.jit
@@ -170,8 +153,8 @@ def _key_gradient(query, key, value, turned, present, d_output, logs, deltas, d_
     r, g, h = tl.program_id(0).to(tl.int64), (tl.program_id(2) // heads).to(tl.int64), tl.program_id(2) % heads
     j = tl.program_id(1) * size_k + tl.arange(0, size_k)
     there = _present_keys(present, g * rows + r, j, n_keys, with_present)
-    k = _load_tokens(key + g * k_g + r * k_r + h * k_h, j, there, k_n, D, padded_d)
-    v = _load_tokens(value + g * v_g + r * v_r + h * v_h, j, there, v_n, E, padded_e)
+    k = load_rows(key + g * k_g + r * k_r + h * k_h, j, there, D, padded_d, k_n)
+    v = load_rows(value + g * v_g + r * v_r + h * v_h, j, there, E, padded_e, v_n)
     q_at, u_at = query + g * q_g + r * q_r + h * q_h, d_output + g * u_g + r * u_r + h * u_h
     bias_at = turned + (g * heads + h) * n_queries * n_keys
     first = ((g * rows + r) * heads + h) * n_queries
@@ -179,8 +162,8 @@ def _key_gradient(query, key, value, turned, present, d_output, logs, deltas, d_
     for start in range(0, n_queries, size_q):
         i = start + tl.arange(0, size_q)
         valid_i = i < n_queries
-        q = _load_tokens(q_at, i, valid_i, q_n, D, padded_d)
-        u = _load_tokens(u_at, i, valid_i, u_n, E, padded_e)
+        q = load_rows(q_at, i, valid_i, D, padded_d, q_n)
+        u = load_rows(u_at, i, valid_i, E, padded_e, u_n)
         log = tl.load(logs + first + i, mask=valid_i, other=0.0)
         delta = tl.load(deltas + first + i, mask=valid_i, other=0.0)
         s = _scores(k, tl.trans(q), bias_at, j[:, None] * n_queries + i[None, :], there[:, None] & valid_i[None, :],
@@ -191,8 +174,8 @@ def _key_gradient(query, key, value, turned, present, d_output, logs, deltas, d_
         acc_k += _dot(ds.to(q.dtype), q)
     valid_j = j < n_keys
     acc_k, acc_v = tl.where(there[:, None], acc_k * scale, 0.0), tl.where(there[:, None], acc_v, 0.0)
-    _store_tokens(d_key + g * dk_g + r * dk_r + h * dk_h, j, valid_j, dk_n, D, padded_d, acc_k)
-    _store_tokens(d_value + g * dv_g + r * dv_r + h * dv_h, j, valid_j, dv_n, E, padded_e, acc_v)
+    store_rows(d_key + g * dk_g + r * dk_r + h * dk_h, j, valid_j, D, padded_d, dk_n, acc_k)
+    store_rows(d_value + g * dv_g + r * dv_r + h * dv_h, j, valid_j, E, padded_e, dv_n, acc_v)
 
 
 @triton.jit
@@ -213,10 +196,10 @@ def _bias_gradient(query, key, value, bias, present, d_output, logs, deltas, d_b
     for step in range(0, tl.minimum(share, rows - tl.program_id(2) * share)):
         r = first + step
         there = _present_keys(present, g * rows + r, j, n_keys, with_present)
-        q = _load_tokens(query + g * q_g + r * q_r + h * q_h, i, valid_i, q_n, D, padded_d)
-        k = _load_tokens(key + g * k_g + r * k_r + h * k_h, j, there, k_n, D, padded_d)
-        v = _load_tokens(value + g * v_g + r * v_r + h * v_h, j, there, v_n, E, padded_e)
-        u = _load_tokens(d_output + g * u_g + r * u_r + h * u_h, i, valid_i, u_n, E, padded_e)
+        q = load_rows(query + g * q_g + r * q_r + h * q_h, i, valid_i, D, padded_d, q_n)
+        k = load_rows(key + g * k_g + r * k_r + h * k_h, j, there, D, padded_d, k_n)
+        v = load_rows(value + g * v_g + r * v_r + h * v_h, j, there, E, padded_e, v_n)
+        u = load_rows(d_output + g * u_g + r * u_r + h * u_h, i, valid_i, E, padded_e, u_n)
         number = ((g * rows + r) * heads + h) * n_queries + i
         log = tl.load(logs + number, mask=valid_i, other=0.0)
         delta = tl.load(deltas + number, mask=valid_i, other=0.0)
@@ -235,7 +218,7 @@ class SharedBiasAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, present: Tensor | None,
                 scale: float) -> Tensor:
-        query, key, value = (_contiguous_features(tensor) for tensor in (query, key, value))
+        query, key, value = (contiguous_features(tensor) for tensor in (query, key, value))
         bias = bias.contiguous()
         present = None if present is None else present.contiguous()
         (G, R, H, Q, D), K, E = query.shape, key.shape[3], value.shape[-1]
@@ -254,7 +237,7 @@ class SharedBiasAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, present, output, logs = ctx.saved_tensors
-        d_output = _contiguous_features(upstream[0].to(query.dtype))
+        d_output = contiguous_features(upstream[0].to(query.dtype))
         (G, R, H, Q, _), K = query.shape, key.shape[3]
         flags, constants, sizes = _flags(present, query), _constants(query, value, present), (R, H, Q, K, ctx.scale)
         d_query, d_key, d_value = (empty_like_parts((tensor,), 1)[0] for tensor in (query, key, value))
@@ -293,9 +276,7 @@ def _block_options(kernel: str, query: Tensor, value: Tensor) -> dict[str, int]:
 
 def _constants(query: Tensor, value: Tensor, present: Tensor | None) -> dict[str, Any]:
     """The compile-time arguments of the kernels."""
-    D, E = query.shape[-1], value.shape[-1]
-    return {"D": D, "padded_d": max(16, triton.next_power_of_2(D)), "E": E,
-            "padded_e": max(16, triton.next_power_of_2(E)), "with_present": present is not None}
+    return {**width_constants(query, value), "with_present": present is not None}
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
@@ -306,8 +287,3 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
 def _flags(present: Tensor | None, query: Tensor) -> Tensor:
     """The flags of the keys as bytes; where there are none, a tensor that is not read."""
     return query if present is None else present.view(torch.uint8)
-
-
-def _contiguous_features(tensor: Tensor) -> Tensor:
-    """The tensor with the features of each token contiguous in memory."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -66,6 +66,12 @@ def _load_transposed(tensor, start, count, stride, inside_D, at_D, ROWS: tl.cons
 
 
 @triton.jit
+def _load_ranges(first, last, offset, row_Q, valid_Q):
+    """Where the ranges of keys begin and end; both are 0 for rows that are not valid."""
+    return tl.load(first + offset + row_Q, mask=valid_Q, other=0), tl.load(last + offset + row_Q, mask=valid_Q, other=0)
+
+
+@triton.jit
 def _key_tiles(first_Q, last_Q, KEYS: tl.constexpr):
     """The tiles of keys that the rows attend to: begin ≤ tile < end; from full to until no pair is masked."""
     nonempty_Q = first_Q < last_Q
@@ -75,6 +81,27 @@ def _key_tiles(first_Q, last_Q, KEYS: tl.constexpr):
     full = tl.minimum(tl.maximum(tl.cdiv(tl.max(first_Q, 0), KEYS), begin), end)
     until = tl.minimum(tl.maximum(tl.min(last_Q, 0) // KEYS, full), end)
     return begin, full, until, end
+
+
+@triton.jit
+def _tiles_of_part(part: tl.constexpr, begin, full, until, end):
+    """The tiles of each of the three parts of `_key_tiles`: lower ≤ tile < upper. Part 1 is not masked."""
+    if part == 0:
+        return begin, full
+    elif part == 1:
+        return full, until
+    else:
+        return until, end
+
+
+@triton.jit
+def _store_normalisers(peaks, inverses, out_Q, peak_Q, total_Q, factor, valid_Q):
+    """Store peak and inverse of each row, and return the inverse; both are 0 for a row that attends to nothing."""
+    empty_Q = total_Q == 0.0
+    inverse_Q = tl.where(empty_Q, 0.0, 1.0 / tl.where(empty_Q, 1.0, total_Q))
+    tl.store(peaks + out_Q, tl.where(empty_Q, 0.0, peak_Q * factor), mask=valid_Q)
+    tl.store(inverses + out_Q, inverse_Q, mask=valid_Q)
+    return inverse_Q
 
 
 @triton.jit
@@ -106,8 +133,7 @@ def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes, n_q
     start = tile * QUERIES
     row_Q = start + tl.arange(0, QUERIES)
     valid_Q = row_Q < n_queries
-    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
-    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    first_Q, last_Q = _load_ranges(first, last, sequence * range_stride, row_Q, valid_Q)
     query_QD = _load_rows(query + at_query, start, n_queries, query_token, inside_D, at_D, QUERIES)
     begin, full, until, end = _key_tiles(first_Q, last_Q, KEYS)
     peak_Q = tl.full([QUERIES], float("-inf"), tl.float32)
@@ -115,12 +141,7 @@ def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes, n_q
     moment_Q = tl.zeros([QUERIES], tl.float32)  # Σ e z, where e = 2^z and z = score - peak, for the entropy
     argmax_Q = tl.zeros([QUERIES], tl.int32)
     for part in tl.static_range(3):
-        if part == 0:
-            lower, upper = begin, full
-        elif part == 1:
-            lower, upper = full, until
-        else:
-            lower, upper = until, end
+        lower, upper = _tiles_of_part(part, begin, full, until, end)
         for t in range(lower, upper):
             key_DK = _load_transposed(key + at_key, t * KEYS, n_keys, key_token, inside_D, at_D, KEYS,
                                       part == 1 and WIDTH == D)
@@ -148,13 +169,10 @@ def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes, n_q
                 argmax_Q = tl.where(highest_Q > peak_Q, here_Q, argmax_Q)
             total_Q = total_Q * rescale_Q + tl.sum(e_QK, 1)
             peak_Q = new_Q
-    empty_Q = total_Q == 0.0
-    inverse_Q = tl.where(empty_Q, 0.0, 1.0 / tl.where(empty_Q, 1.0, total_Q))
     out_Q = sequence * n_queries + row_Q
-    tl.store(peaks + out_Q, tl.where(empty_Q, 0.0, peak_Q * factor), mask=valid_Q)
-    tl.store(inverses + out_Q, inverse_Q, mask=valid_Q)
+    inverse_Q = _store_normalisers(peaks, inverses, out_Q, peak_Q, total_Q, factor, valid_Q)
     if STATISTIC == "entropy":
-        entropy_Q = 0.6931471805599453 * (tl.log2(tl.where(empty_Q, 1.0, total_Q)) - moment_Q * inverse_Q)
+        entropy_Q = 0.6931471805599453 * (tl.log2(tl.where(total_Q == 0.0, 1.0, total_Q)) - moment_Q * inverse_Q)
         tl.store(entropies + out_Q, tl.where(entropy_Q < 0.0, 0.0, entropy_Q), mask=valid_Q)
     if STATISTIC == "argmax":
         tl.store(argmaxes + out_Q, argmax_Q, mask=valid_Q)
@@ -172,8 +190,7 @@ def _leader_pass(query, key, first, last, peaks, inverses, lead, n_queries, n_ke
     start = tile * QUERIES
     row_Q = start + tl.arange(0, QUERIES)
     valid_Q = row_Q < n_queries
-    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
-    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    first_Q, last_Q = _load_ranges(first, last, sequence * range_stride, row_Q, valid_Q)
     query_QD = _load_rows(query + at_query, start, n_queries, query_token, inside_D, at_D, QUERIES)
     begin, full, until, end = _key_tiles(first_Q, last_Q, KEYS)
     peak_Q = tl.full([QUERIES], float("-inf"), tl.float32)
@@ -182,12 +199,7 @@ def _leader_pass(query, key, first, last, peaks, inverses, lead, n_queries, n_ke
     slot_N = tl.arange(0, COUNT)
     lead_QN = tl.zeros([QUERIES, COUNT], tl.int64) + (slot_N.to(tl.int64) + NO_SCORE)[None, :]
     for part in tl.static_range(3):
-        if part == 0:
-            lower, upper = begin, full
-        elif part == 1:
-            lower, upper = full, until
-        else:
-            lower, upper = until, end
+        lower, upper = _tiles_of_part(part, begin, full, until, end)
         for t in range(lower, upper):
             key_DK = _load_transposed(key + at_key, t * KEYS, n_keys, key_token, inside_D, at_D, KEYS,
                                       part == 1 and WIDTH == D)
@@ -206,11 +218,8 @@ def _leader_pass(query, key, first, last, peaks, inverses, lead, n_queries, n_ke
             least_Q = tl.min(lead_QN, 1)
             better_QN = (lead_QN == least_Q[:, None]) & (number_Q > least_Q)[:, None]
             lead_QN = tl.where(better_QN, number_Q[:, None], lead_QN)
-    empty_Q = total_Q == 0.0
-    inverse_Q = tl.where(empty_Q, 0.0, 1.0 / tl.where(empty_Q, 1.0, total_Q))
     out_Q = sequence * n_queries + row_Q
-    tl.store(peaks + out_Q, tl.where(empty_Q, 0.0, peak_Q * factor), mask=valid_Q)
-    tl.store(inverses + out_Q, inverse_Q, mask=valid_Q)
+    _store_normalisers(peaks, inverses, out_Q, peak_Q, total_Q, factor, valid_Q)
     tl.store(lead + out_Q[:, None] * COUNT + slot_N[None, :], lead_QN, mask=valid_Q[:, None])
 
 
@@ -280,14 +289,11 @@ def _column_pass(query, key, first, last, peaks, inverses, schedule, sums, n_que
             score_KQ = tl.dot(key_KD, query_DQ, input_precision=PRECISION)
             weight_KQ = tl.exp2(score_KQ * factor - peak_Q[None, :]) * inverse_Q[None, :]
             if part != 1:
-                first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
-                last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+                first_Q, last_Q = _load_ranges(first, last, sequence * range_stride, row_Q, valid_Q)
                 allowed_KQ = (column_K[:, None] >= first_Q[None, :]) & (column_K[:, None] < last_Q[None, :])
                 weight_KQ = tl.where(allowed_KQ, weight_KQ, 0.0)
             sum_K += tl.sum(weight_KQ, 1)
     tl.store(sums + sequence * n_keys + column_K, sum_K, mask=column_K < n_keys)
-
-
 
 
 @triton.jit
@@ -306,8 +312,7 @@ def _coarse_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, 
     stop = tl.minimum(n_queries, (tile // pieces + 1) * size)
     row_Q = start + tl.arange(0, QUERIES)
     valid_Q = row_Q < stop
-    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
-    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    first_Q, last_Q = _load_ranges(first, last, sequence * range_stride, row_Q, valid_Q)
     peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
     inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
     query_QD = _load_rows(query + at_query, start, stop, query_token, inside_D, at_D, QUERIES)
@@ -321,12 +326,7 @@ def _coarse_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, 
     sums += (sequence * tiles + tile) * across
     block = 0.0
     for part in tl.static_range(3):
-        if part == 0:
-            lower, upper = begin, full
-        elif part == 1:
-            lower, upper = full, until
-        else:
-            lower, upper = until, end
+        lower, upper = _tiles_of_part(part, begin, full, until, end)
         for t in range(lower, upper):
             column, step = t // steps, t % steps
             left = column * size + step * KEYS
@@ -356,8 +356,7 @@ def _fine_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, n_
     start = tile * QUERIES
     row_Q = start + tl.arange(0, QUERIES)
     valid_Q = row_Q < n_queries
-    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
-    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    first_Q, last_Q = _load_ranges(first, last, sequence * range_stride, row_Q, valid_Q)
     peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
     inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
     query_QD = _load_rows(query + at_query, start, n_queries, query_token, inside_D, at_D, QUERIES)
@@ -366,12 +365,7 @@ def _fine_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, n_
     wide: tl.constexpr = KEYS // SIZE
     row_M = tile * high + tl.arange(0, high)
     for part in tl.static_range(3):
-        if part == 0:
-            lower, upper = begin, full
-        elif part == 1:
-            lower, upper = full, until
-        else:
-            lower, upper = until, end
+        lower, upper = _tiles_of_part(part, begin, full, until, end)
         for t in range(lower, upper):
             key_DK = _load_transposed(key + at_key, t * KEYS, n_keys, key_token, inside_D, at_D, KEYS,
                                       part == 1 and WIDTH == D)

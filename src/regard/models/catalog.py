@@ -43,9 +43,10 @@ def _split_name(name: str) -> tuple[str, str]:
     if recipe in recipe_names() and size in recipe_sizes(recipe):
         return recipe, size
     every = [*recipe_names(), *(f"{known}-{each}" for known in recipe_names() for each in recipe_sizes(known))]
-    expected = f"a recipe, one of {', '.join(recipe_names())}"
     if recipe in recipe_names():
-        expected = f'a recipe: "{recipe}" has the sizes {", ".join(recipe_sizes(recipe))}'
+        expected = f"{recipe} in one of its sizes, {', '.join(recipe_sizes(recipe))}"
+    else:
+        expected = f"one of {', '.join(recipe_names())}, or a TOML file"
     raise checks.wrong("recipe", expected, f'"{name}"', checks.nearest(name, every))
 
 

@@ -30,6 +30,10 @@ SYNTHETIC_COUNT = "synthetic_pairs"
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "forecast_error": "forecast error", "ade": "minADE",
                "fde": "minFDE", "jade": "JADE", "jfde": "JFDE"}
 """Names of scores as papers write them; other scores are called as in the config."""
+TWO_DECIMALS = ("bleu", "chrf")
+"""Scores from 0 to 100, shown with two decimals."""
+PERCENTAGES = {"accuracy": "%", "f1": ""}
+"""Scores from 0 to 1 that are shown from 0 to 100, as conlleval does, and the sign after the number."""
 SCORE_DESCRIPTIONS = {"loss": "loss (nats per token)", "forecast_error": "mean of the four distances"}
 """Scores whose row in the card says more than their name."""
 INTERVAL_SUFFIX = "_interval"
@@ -263,6 +267,19 @@ def score_name(name: str) -> str:
     return SCORE_NAMES.get(name, name)
 
 
+def score_value(name: str, value: float) -> str:
+    """The value of a score as papers write it: BLEU 41.20, accuracy 93.15%, F1 88.07, loss 0.9912."""
+    metric = name.rpartition(" ")[2].removeprefix(GENERAL).partition(PART_SEPARATOR)[0]
+    if metric in PERCENTAGES:
+        return f"{100 * value:.2f}{PERCENTAGES[metric]}"
+    return f"{value:.2f}" if metric in TWO_DECIMALS else format_number(value)
+
+
+def format_number(value: float) -> str:
+    """A number with four significant digits: 41.20, 0.9912, 12,345, nan."""
+    return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:#.4g}"
+
+
 def _describe_score(name: str) -> str:
     """The name of a score in the card; a score of another model follows the name of that."""
     if name.startswith(GENERAL):
@@ -275,7 +292,7 @@ def format_interval(interval: Any) -> str:
     """A confidence interval of a record in brackets, after a space; empty if there is none."""
     match interval:
         case [int() | float() as low, int() | float() as high]:
-            return f" [{low:.4g}, {high:.4g}]"
+            return f" [{low:.2f}, {high:.2f}]"
     return ""
 
 
@@ -293,7 +310,7 @@ def _directions(record: Mapping[str, Any]) -> Iterator[str]:
         if unseen else ""))
     columns = {SCORE_NAMES[metric]: {str(pair): scores.get(f"{metric}{PART_SEPARATOR}{pair}") for pair in pairs}
                for metric in ("bleu", "chrf")}
-    rows = [(str(pair), " / ".join("?" if found[str(pair)] is None else f"`{found[str(pair)]:.4g}`"
+    rows = [(str(pair), " / ".join("?" if found[str(pair)] is None else f"`{found[str(pair)]:.2f}`"
                                    for found in columns.values())) for pair in pairs]
     yield from _table(("direction", " / ".join(columns)), rows)
 
@@ -357,7 +374,7 @@ def _flat(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str
         if isinstance(value, Mapping):
             yield from _flat(value, f"{above}{key} ")
         else:
-            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+            shown = score_value(key, value) if isinstance(value, float) else str(value)
             yield above + escape(key).replace("|", "\\|"), _inline_code(shown)
 
 

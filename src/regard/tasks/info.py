@@ -25,11 +25,12 @@ from regard.data.languages import LanguagePair, normalize_code
 from regard.storage import filesystem
 from regard.storage import folder as folders
 from regard.storage.filesystem import FolderError, unreadable_error
+from regard.storage.metrics import ENDED, METRICS_FILE
 from regard.tasks.card import CARD_FILE, COUNTED, TASK_USAGE, directions, model_card
 from regard.tasks.record import RECORD_KEYS, SHA256_KEY, TOKENIZER_KEY, with_current_names
 
 CONFIG_FILE, WEIGHTS_FILE, HUGGING_FACE_CONFIG = "config.toml", "model.safetensors", "config.json"
-METRICS_FILE, CHECKPOINTS_FOLDER, DATA_FOLDER, LOCK_FILE = "metrics.jsonl", "checkpoints", "data", "lock"
+CHECKPOINTS_FOLDER, DATA_FOLDER, LOCK_FILE = "checkpoints", "data", "lock"
 VOCABULARY_KEYS = ("vocab_size", "source_vocab_size", "target_vocab_size",
                    "vocabulary", "source_vocabulary", "target_vocabulary")  # the last three are old names
 MAX_HEADER_BYTES = 100 * 2**20
@@ -223,7 +224,7 @@ def _status_from_metrics(path: Path) -> TrainingFolderStatus | None:
     try:
         lines = (path / METRICS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
         last = json.loads(lines[-1])
-        return TrainingFolderStatus(last["step"], None, last["seconds"], finished=last["event"] == "ended")
+        return TrainingFolderStatus(last["step"], None, last["seconds"], finished=last["event"] == ENDED)
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 

@@ -31,7 +31,7 @@ from regard.models.seq2seq import Seq2SeqConfig
 from regard.models.tracks import TracksConfig
 from regard.models.vision import VisionConfig
 from regard.special_tokens import SpecialTokens
-from regard.storage import filesystem, weights
+from regard.storage import filesystem, metrics, weights
 from regard.storage import folder as folders
 from regard.tasks.alignment import AlignmentConfig
 from regard.tasks.classifier import Classifier, Embedder
@@ -49,8 +49,6 @@ TASK_CLASSES: dict[type[Config], type[Task]] = {
     EncoderConfig: Embedder, TracksConfig: Forecaster,
 }
 HUGGING_FACE_CONFIG = "config.json"
-METRICS_FILE = "metrics.jsonl"
-"""Losses and scores over the steps, which training writes into the folder of a model."""
 HISTORY_KEYS = {"step": "step", "epoch": "epoch", "loss": "loss", "nll": "nll", "rate": "learning_rate",
                 "gradient_norm": "gradient_norm", "tokens": "tokens", "seconds": "seconds",
                 "tokens_per_second": "tokens_per_second"}
@@ -84,19 +82,19 @@ def read_history(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     whether it was the best so far. A number that was not finite is None. Without metrics.jsonl the list is empty.
     """
     try:
-        lines = (Path(folder) / METRICS_FILE).read_bytes().splitlines()
+        lines = (Path(folder) / metrics.METRICS_FILE).read_bytes().splitlines()
     except OSError:  # an optional file, which may have been left out or moved away
         return []
     history = []
     for line in lines:
         try:
-            entry = json.loads(line)
+            entry = metrics.parse_line(line)
         except ValueError:  # the last line of a training that was killed
             continue
         match entry:
-            case {"event": "progress", "step": int()}:
+            case {"event": metrics.PROGRESS, "step": int()}:
                 history.append({name: entry[key] for key, name in HISTORY_KEYS.items() if key in entry})
-            case {"event": "judged", "step": int(step), "scores": dict(scores), "better": bool(better)}:
+            case {"event": metrics.VALIDATION, "step": int(step), "scores": dict(scores), "better": bool(better)}:
                 history.append({"step": step, "scores": scores, "best": better})
     return history
 

@@ -247,7 +247,9 @@ def _trace_pair(translator: Translator, text: str, found: Hypothesis | Generated
 def _make_trace(task: Task, replay: Replay, name: str, tree: TracedSearch | None = None) -> Trace:
     """The trace of a model that reads this once more."""
     if not find_attention_modules(task.model):
-        raise ValueError("This model has no attention, so there is nothing to show.")
+        instead = " In Python, its method `influence` measures what each input word changes."
+        raise ValueError(f"{name or 'This model'} has no attention layers, so there is nothing to show."
+                         f"{instead if hasattr(task, 'influence') else ''}")
     records = TaskRecords(task.model, parse_bytes(DEFAULT_LIMIT))
     records.replays.append(replay)
     found = records.trace(model=name)

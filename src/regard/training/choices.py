@@ -150,6 +150,9 @@ def _vocabulary(reader: _ConfigReader) -> Choice:
                   else f" for the source, {rest[0]:,} for the target")
     if reader.finetuned:
         return Choice("Vocabulary", value, "the tokenizer of the start model is kept")
+    limit = reader.value("tokenizer.vocab_size")
+    if kind in SUBWORD_TOKENIZERS and limit is not None and max(first, *rest, 0) < limit:
+        return Choice("Vocabulary", value, f"all subwords of the text; up to {limit:,} are allowed")
     key = "tokenizer.vocab_size" if "tokenizer.vocab_size" in reader.reasons else "tokenizer.kind"
     others = {"tokenizer.kind": "kind"} if key != "tokenizer.kind" else {}
     return Choice("Vocabulary", value, reader.row_reason(key, others))
@@ -227,7 +230,7 @@ def _validation(reader: _ConfigReader) -> Choice:
     every = "every step" if validation["every"] == 1 else f"every {validation['every']:,} steps"
     value = f"{score_name(metric)} {every}"
     if patience is not None:
-        value += f"; stops after {patience} without improvement"
+        value += f"; early stopping after {patience} without improvement"
     others = {f"training.validation.{name}": label for name, label in (
         ("metric", "metric"), ("every", "interval"), ("patience", "patience"))}
     return Choice("Validation", value, reader.row_reason("data.validation_fraction", others))

@@ -28,10 +28,11 @@ from typing import NamedTuple, NoReturn
 from regard.storage import filesystem
 from regard.storage import folder as folders
 from regard.storage.filesystem import FolderError
+from regard.storage.metrics import METRICS_FILE
 from regard.tasks.task import WEIGHTS_FILE
 from regard.training.checkpoints import LOCK_FILE, CheckpointManager, FolderInUseError
 from regard.training.distributed import DistributedContext
-from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, REVERSE_FOLDER, STAGES_FILE
+from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, REVERSE_FOLDER, STAGES_FILE
 
 TENSORBOARD_FOLDER = "track"
 """In the output folder: the event files of TensorBoard."""

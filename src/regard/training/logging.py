@@ -6,7 +6,7 @@
 Events are plain values. A logger that fails is reported once and then left out: a full disk or a closed terminal ends a
 log, never a training.
 
-metrics.jsonl has one JSON object a line, for the events `progress`, `judged` (a validation) and `ended`:
+metrics.jsonl has one JSON object a line, for the events `progress`, `validation` and `ended`:
 
     {"event": "progress", "time": "2030-01-02T03:04:05+00:00", "step": 100, "loss": 2.31, ...}
 
@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from regard import checks
 from regard.storage import filesystem
+from regard.storage.metrics import ENDED, PROGRESS, VALIDATION, parse_line
 from regard.training.choices import Choice
 from regard.training.defaults import Default
 
@@ -186,7 +187,7 @@ class SynthesisProgress:
 
 TrainingEvent = (TrainingStarted | TimeEstimated | TrainingProgress | Validated | CheckpointSaved | Note | TrainingEnded
                  | SynthesisProgress)
-EVENT_NAMES = {TrainingProgress: "progress", Validated: "judged", TrainingEnded: "ended"}
+EVENT_NAMES = {TrainingProgress: PROGRESS, Validated: VALIDATION, TrainingEnded: ENDED}
 """The events in metrics.jsonl."""
 UNWRITTEN_FIELDS = {"examples", "seconds_left"}
 """Fields with sentences of the data, and a forecast."""
@@ -296,12 +297,12 @@ class MetricsLogger:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def resume(self, step: int) -> None:
-        """Keep the complete lines up to this step, without that of an end."""
+        """Keep the complete lines up to this step, without that of an end, and with today's names of events."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return
-        kept = b"".join(line for line in data.splitlines(keepends=True) if _keeps_line(line, step))
+        kept = b"".join(_kept_line(line, step) for line in data.splitlines(keepends=True))
         if kept == data:
             return
         filesystem.write_file(self.path, kept)  # the old file stays until the new one is complete
@@ -310,15 +311,18 @@ class MetricsLogger:
         """Nothing to do: the file is closed after every line."""
 
 
-def _keeps_line(line: bytes, step: int) -> bool:
-    """Whether a line is complete, and of a step up to this one."""
+def _kept_line(line: bytes, step: int) -> bytes:
+    """The line if it is complete and of a step up to this one, else nothing."""
     try:
-        entry = json.loads(line)
+        entry = parse_line(line)
     except ValueError:  # also invalid UTF-8
-        return False
-    if not line.endswith(b"\n") or not isinstance(entry, dict) or entry.get("event") == EVENT_NAMES[TrainingEnded]:
-        return False
-    return isinstance(entry.get("step"), int) and entry["step"] <= step
+        return b""
+    if not line.endswith(b"\n") or not isinstance(entry, dict) or entry.get("event") == ENDED:
+        return b""
+    if not isinstance(entry.get("step"), int) or entry["step"] > step:
+        return b""
+    renamed = entry.get("event") != json.loads(line).get("event")
+    return f"{json.dumps(entry)}\n".encode() if renamed else line
 
 
 def _json_value(value: Any) -> Any:

@@ -146,7 +146,7 @@ class TrainingLoop:
         settings, engine = self.settings, self.engine
         state = self._fit(state, state.seconds)
         started = self.clock() - state.seconds
-        last = self.clock()
+        lap_started = self.clock()  # of the steps that the next log averages, or of a validation
         engine.module.train()
         with InterruptHandler(lambda text: self.report(Note(text))) as interrupt:
             for step, batches in self._steps(state.step + 1):
@@ -156,10 +156,10 @@ class TrainingLoop:
                 interrupted = engine.processes.any(interrupt.requested)
                 validate = _validates(before, state, settings)
                 store = validate or interrupted or step % settings.checkpoints.every == 0
-                log = store or step % settings.log_every == 0 or self._refit_due(state, last)
+                log = store or step % settings.log_every == 0 or self._refit_due(state, lap_started)
                 if log:
-                    state = self._log(state, started, last, validates=validate)
-                    last = self.clock()
+                    state = self._log(state, started, lap_started, validates=validate)
+                    lap_started = self.clock()
                 elif engine.device.type == "cpu":  # reading a GPU would wait for it
                     self._check_finite(engine.bad_step())
                 if validate:
@@ -167,8 +167,8 @@ class TrainingLoop:
                 if store:
                     self._save_checkpoint(replace(state, seconds=self.clock() - started))
                 if validate:
-                    self.pace.validation_seconds = self.clock() - last
-                    last = self.clock()
+                    self.pace.validation_seconds = self.clock() - lap_started
+                    lap_started = self.clock()
                 if interrupted or stop_reason(state, settings):
                     break
                 if log and engine.processes.any(self.callbacks.ending):
@@ -255,11 +255,11 @@ class TrainingLoop:
         total, every = self.engine.processes.broadcast([plan.total, plan.validation_every])
         return replace(state, plan=replace(plan, total=total, validation_every=every))
 
-    def _refit_due(self, state: TrainingState, last: float) -> bool:
+    def _refit_due(self, state: TrainingState, lap_started: float) -> bool:
         """Whether the plan for the time limit should be checked: after some time, and at each of the last steps."""
         if state.plan is None:
             return False
-        late = self.clock() - last > self.pace.window or state.plan.total - state.step < LAST_STEPS
+        late = self.clock() - lap_started > self.pace.window or state.plan.total - state.step < LAST_STEPS
         return self.engine.processes.any(late)
 
     def _end_in_time(self, state: TrainingState, elapsed: float) -> TrainingState:
@@ -304,16 +304,16 @@ class TrainingLoop:
         batches = [self.feed.at((step - 1) * count + part) for part in range(count)]
         return [pin_batch(batch) for batch in batches] if self.engine.device.type == "cuda" else batches
 
-    def _log(self, state: TrainingState, started: float, last: float, *, validates: bool) -> TrainingState:
+    def _log(self, state: TrainingState, started: float, lap_started: float, *, validates: bool) -> TrainingState:
         """Report the steps since the last call, and stop if the loss of one was not finite."""
         totals = self.engine.read()
         self._check_finite(totals.bad)
         now = self.clock()
-        self.pace.add_steps(totals.steps, now - last)
+        self.pace.add_steps(totals.steps, now - lap_started)
         if not totals.steps:
             return state
         state = replace(state, tokens=state.tokens + totals.tokens)
-        self.report(self._progress(state, totals, now - started, now - last, validates))
+        self.report(self._progress(state, totals, now - started, now - lap_started, validates))
         return state
 
     def _progress(self, state: TrainingState, totals: StepTotals, seconds: float, since_last: float,

@@ -46,7 +46,7 @@ from regard.training.tasks.masked import MaskedSetup
 from regard.training.tasks.tracks import TrackBatch, TracksSetup
 from regard.training.tasks.translation import TranslationSetup
 
-CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE = "checkpoints", "data", "metrics.jsonl"
+CHECKPOINTS_FOLDER, DATA_FOLDER = "checkpoints", "data"
 """In the output folder of a training."""
 STAGES_FILE, REVERSE_FOLDER = f"{DATA_FOLDER}/stages.json", "reverse"
 """There too, for a training with synthetic pairs: how far it has come, and the reverse model."""
@@ -57,10 +57,10 @@ TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": Tokenize
 MODEL_KINDS = {kind.kind for kind in get_args(ModelConfig)}
 STEPS_KEY = "training.schedule.max_steps"
 TRAINING_BYTES, EMA_BYTES, GRADIENT_BYTES = 16, 4, 4
-"""Bytes per parameter: parameter, gradient and two moments of AdamW in float32; the EMA, if there is one; of the first,
-those of the gradient."""
+"""Bytes per parameter in float32: of the parameter, its gradient and two moments of AdamW together; of the EMA, if
+there is one; of the gradient alone."""
 FROZEN_BYTES = 2
-"""The same of a model that is not trained, at least: in bfloat16."""
+"""Bytes per parameter of a model that is used but not trained, such as a teacher, at least: in bfloat16."""
 LIBRARY_BYTES = 150 << 20
 """What torch and its libraries take on a CPU in the first step, for themselves; at least 200 MiB were measured."""
 GPU_REDUCTION = 2
@@ -255,6 +255,10 @@ class PreparedTraining:
 def prepare(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument, device: DeviceProperties,
             report: EventHandler, stored: Identity | None = None) -> PreparedTraining:
     """Read the data, fill in the defaults, and build the task for the loop.
+
+    Defaults depend on each other: those of the tokenizer on the data, the recipe on the tokenized data, those of the
+    training on the recipe, and the number of steps on the size of the batches. `requested` has only what the user has
+    set, `document` also the defaults that are known so far.
 
     Args:
         stored: the identity of a training that is resumed, of which `requested` is the complete config; other data

@@ -42,6 +42,8 @@ DIRECT_KEYS = {
     "columns": "data.columns", "frame_step": "data.frame_step",
 }
 """Options that set one key, whatever the model is. For a language model `batch_tokens` is not one of them."""
+TRACK_OPTIONS = ("observed", "predicted", "futures", "columns", "frame_step")
+"""Options that have an effect on tracks only."""
 STACKS = {"seq2seq": (), "tracks": (), "encoder-decoder": ("encoder", "decoder")}
 """The tables of a model's stacks by its kind; ("stack",) for all other kinds."""
 DROPOUT_KEYS = {
@@ -161,6 +163,11 @@ def expand_direct(options: Mapping[str, Any], task: str,
                   spelling: OptionSpelling = COMMAND_LINE) -> list[ExpandedKey]:
     """The keys of the options that depend on nothing else."""
     given = read_short_options(options, spelling)
+    unused = [spelling.given(name, options[name]) for name in TRACK_OPTIONS if name in given and task != "tracks"]
+    if unused:
+        tracks, other = (spelling.given("task", name) for name in ("tracks", task))
+        raise ConfigError([f"{one} has an effect with {tracks} only, not with {other}. Leave it out."
+                           for one in unused])
     return [ExpandedKey(DIRECT_KEYS[name], value, spelling.given(name, options[name]), "")
             for name, value in given.items()
             if name in DIRECT_KEYS and not (name == "batch_tokens" and task == "language")]

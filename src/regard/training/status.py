@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from regard import checks
-from regard.tasks.card import GENERAL, score_name
+from regard.tasks.card import format_number, score_name, score_value
 from regard.training.logging import (
     ALL_STEPS_DONE,
     FAILED,
@@ -31,8 +31,6 @@ from regard.training.logging import (
     Validated,
 )
 
-TWO_DECIMALS = ("bleu", "chrf", "f1")
-"""Scores with two decimals; others have four significant digits."""
 TIME_UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 EXAMPLE_COLUMNS = {
     "translation": ("Source", "Reference", "Model"), "language model": ("Prompt", "Text", "Model"),
@@ -176,10 +174,9 @@ def _describe_best(event: TrainingEnded) -> str:
 def format_score(name: str, value: float, interval: Sequence[float] | None = None) -> str:
     """A score with its name, and with its confidence interval if it has one.
 
-        BLEU 41.20 [40.02, 42.31]     general BLEU 39.87     loss 0.9912
+        BLEU 41.20 [40.02, 42.31]     general BLEU 39.87     accuracy 93.15%     loss 0.9912
     """
-    short = name.removeprefix(GENERAL) in TWO_DECIMALS
-    score = f"{score_name(name)} {f'{value:.2f}' if short else format_number(value)}"
+    score = f"{score_name(name)} {score_value(name, value)}"
     return score if interval is None else f"{score} [{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
@@ -188,15 +185,10 @@ def format_scores(scores: Mapping[str, float], intervals: Mapping[str, Sequence[
     shown = []
     for name, value in scores.items():
         parts = {one.partition("/")[2]: other for one, other in scores.items() if one.startswith(f"{name}/")}
-        listed = ", ".join(f"{part} {format_score(name, other).rpartition(' ')[2]}" for part, other in parts.items())
+        listed = ", ".join(f"{part} {score_value(name, other)}" for part, other in parts.items())
         if "/" not in name:
             shown.append(format_score(name, value, (intervals or {}).get(name)) + (f" ({listed})" if listed else ""))
     return ", ".join(shown)
-
-
-def format_number(value: float) -> str:
-    """A number with four significant digits: 41.20, 0.9912, 12,345, nan."""
-    return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:#.4g}"
 
 
 def format_clock(seconds: float) -> str:

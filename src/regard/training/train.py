@@ -33,6 +33,7 @@ from regard import checks, config
 from regard.attention.look import find_taps
 from regard.models.build import build
 from regard.storage import weights
+from regard.storage.metrics import METRICS_FILE
 from regard.tasks.info import read_info
 from regard.tasks.load import load
 from regard.toml import TomlDocument
@@ -55,7 +56,7 @@ from regard.training.logging import (
     TrainingStarted,
 )
 from regard.training.loop import TrainingLoop, TrainingState, report_end, stop_reason, stored_training_state
-from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TASKS, PreparedTraining, prepare
+from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, TASKS, PreparedTraining, prepare
 from regard.training.starting_point import load_start
 from regard.training.status import format_score
 from regard.training.synthesis import StageContext, Staged, StagesRecord

@@ -127,6 +127,11 @@ def test_columns_and_keys_can_be_chosen(tmp_path):
             opened(tmp_path, rows, source=source, target=target)
 
 
+def test_a_file_without_labels_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"data\.tsv: There are no labels.*one column"):
+        opened(tmp_path, "one\ntwo\n")
+
+
 @pytest.mark.parametrize("header", ["text\tlabels", "tokens\tlabels", "Sequence\tLabel"])
 def test_a_header_is_skipped_and_reported(tmp_path, header):
     log = ReadLog()

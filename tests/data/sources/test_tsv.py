@@ -32,6 +32,14 @@ def test_languages_choose_no_columns(file):
     assert pairs(path, "en", "fr") == pairs(path)
 
 
+def test_names_without_a_header_choose_no_columns_and_that_is_reported(file):
+    path = file("a.tsv", "one\tun\n")
+    found, log = logged(path, "question", "answer")
+    assert found == [("one", "un")]
+    assert [('"question"' in note, '"answer"' in note) for note in log.notes] == [(True, True)]
+    assert logged(path, "en", "fr")[1].notes == []
+
+
 @pytest.mark.parametrize(("line", "got"), [
     ("a", "1 column"), ("a\tb\tc", "3 columns"), ("", "1 column"), ("a\t\tb", "3 columns")])
 def test_a_tab_too_many_or_too_few(file, refused, line, got):

@@ -15,7 +15,7 @@ from regard.recurrence.gradient_flow import gradient_flow
 from regard.training.logging import MetricsLogger, TrainingEnded, TrainingProgress, TrainingStarted, Validated
 
 LINE = '{{"event": "progress", "step": {}, "loss": {}, "rate": 0.1}}\n'
-JUDGED = '{{"event": "judged", "step": {}, "scores": {{"loss": 1.5, "bleu": {}}}}}\n'
+VALIDATION = '{{"event": "validation", "step": {}, "scores": {{"loss": 1.5, "bleu": {}}}}}\n'
 
 
 def head(figure):
@@ -29,7 +29,7 @@ def legend(axes):
 def training(folder, *numbers):
     folder.mkdir(parents=True)
     lines = [LINE.format(step, number) for step, number in enumerate(numbers, 1)]
-    (folder / "metrics.jsonl").write_text("".join(lines) + JUDGED.format(len(numbers), 30.5))
+    (folder / "metrics.jsonl").write_text("".join(lines) + VALIDATION.format(len(numbers), 30.5))
     return folder
 
 
@@ -132,10 +132,19 @@ def test_what_a_training_writes_can_be_read(tmp_path):
     np.testing.assert_array_equal(file.loss, run.loss)
 
 
+def test_a_file_of_an_earlier_version_can_be_read(tmp_path):
+    """Validations were called "judged"; a training that was resumed may have written both."""
+    lines = [LINE.format(1, 4.0), VALIDATION.format(1, 10.0).replace("validation", "judged"),
+             VALIDATION.format(2, 20.0)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    np.testing.assert_array_equal(TrainingCurves.read(tmp_path).scores["bleu"], [[1, 2], [10, 20]])
+
+
 @pytest.mark.parametrize("char", ["\u2028", "\x85", "\x0c", "\r"])
 def test_only_a_line_feed_ends_a_line(tmp_path, char):
     """Lines have sentences of people in them."""
-    line = json.dumps({"event": "judged", "step": 3, "scores": {"bleu": 1.5}, "text": f"a{char}b"}, ensure_ascii=False)
+    entry = {"event": "validation", "step": 3, "scores": {"bleu": 1.5}, "text": f"a{char}b"}
+    line = json.dumps(entry, ensure_ascii=False)
     (tmp_path / "metrics.jsonl").write_text(f"{line}\n{line}", encoding="utf-8", newline="")
     assert list(TrainingCurves.read(tmp_path).scores["bleu"].numbers) == [1.5, 1.5]
 
@@ -160,6 +169,7 @@ def test_a_last_line_without_an_end_counts(tmp_path):
     ('{"event": "progress", "loss": 1.0, "rate": 1.0}', 'metrics.jsonl:2: .*"step"'),
     ('{"event": "progress", "step": true, "loss": 1.0, "rate": 1.0}', 'metrics.jsonl:2: .*"step"'),
     ('{"event": "progress", "step": 1, "loss": "low", "rate": 1.0}', 'metrics.jsonl:2: .*"loss"'),
+    ('{"event": "validation", "step": 1, "scores": {"bleu": "good"}}', 'metrics.jsonl:2: .*"scores"'),
     ('{"event": "judged", "step": 1, "scores": {"bleu": "good"}}', 'metrics.jsonl:2: .*"scores"'),
 ])
 def test_another_line_that_is_wrong_is_named(tmp_path, line, said):

@@ -14,7 +14,7 @@ all of them, so that in the long run all examples of a part are drawn equally of
 A bucket is a rectangle of lengths, one interval for each side of a pair. All pairs start in one bucket; a bucket is
 split in two, at the length of either side that saves most, as long as the split saves more than it costs:
 
-    cost = tokens with padding + budget / BATCH × batches
+    cost = tokens with padding + budget / BATCH_COST × batches
 
 so there are many narrow buckets where there are many pairs, and few wide ones where there are few. A part must have
 some batches, or the same pairs would meet in every epoch; but a few pairs that are far longer than the others are split
@@ -77,6 +77,9 @@ PACKED_MULTIPLE = 64
 """The capacity is a multiple of this."""
 WEIGHT_UNIT = 1024
 """Lengths are counted in these parts of an example, so that how often an example is drawn is a whole number."""
+BATCH_ORDER, BUCKET_ORDER, PACKED_ORDER, DRAW_ORDER = range(4)
+"""Which permutation of an epoch a key is for: of the batches, of the pairs of a bucket, of the pairs of packed batches,
+and of the examples of a part with a rate."""
 ROUNDS = 8
 """Rounds of the Feistel network, each with one move of both coordinates."""
 _GOLDEN_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd
@@ -147,7 +150,7 @@ def draw_examples(seed: int, epoch: int, salt: tuple[int, ...], sizes: IntArray,
     found = np.zeros(len(positions), np.int64)
     for mine, turn in sorted({*zip(part.tolist(), order.tolist(), strict=True)}):
         chosen = (part == mine) & (order == turn)
-        permuted = Permutation(int(sizes[mine]), derive_key(seed, turn, 3, *salt, mine))(place[chosen])
+        permuted = Permutation(int(sizes[mine]), derive_key(seed, turn, DRAW_ORDER, *salt, mine))(place[chosen])
         found[chosen] = int(sizes[:mine].sum()) + permuted
     return found
 
@@ -170,9 +173,9 @@ class BucketPlan:
     notes: tuple[str, ...]
     """A note about pairs that are longer than the budget."""
     parts: IntArray | None = None
-    """(buckets, parts): the pairs of each part in each bucket, and how many of them an epoch draws; None if every pair
-    is drawn once."""
+    """(buckets, parts): the pairs of each part in each bucket; None if every pair is drawn once an epoch."""
     draws: IntArray | None = None
+    """(buckets, parts): how many of them an epoch draws; None likewise."""
 
     @property
     def count(self) -> int:
@@ -198,24 +201,29 @@ class BucketPlan:
             first, rows = int(self.sizes[:bucket].sum()), self.shapes[bucket].rows
             last = min(first + rows, first + int(self.sizes[bucket]))
             numbers = np.concatenate([self.extremes[bucket], self.index.numbers[first:last]]).astype(np.int64)
-            found.append(numbers[np.sort(np.unique(numbers, return_index=True)[1])][:rows])
+            found.append(_first_distinct(numbers, rows))
         self.index.release()
         return found
 
     def batch(self, epoch: int, index: int) -> ExampleNumbers:
         if not 0 <= index < self.count:
             raise checks.wrong("index", f"from 0 to {self.count - 1}", index)
-        position = int(Permutation(self.count, derive_key(self.seed, epoch, 0))(index))
+        position = int(Permutation(self.count, derive_key(self.seed, epoch, BATCH_ORDER))(index))
         bucket = int(np.searchsorted(np.cumsum(self.batches), position, side="right"))
         turn = position - int(self.batches[:bucket].sum())
         size, parts = int(self.drawn[bucket]), int(self.batches[bucket])
         slots = np.arange(turn * size // parts, (turn + 1) * size // parts)
-        inside = Permutation(size, derive_key(self.seed, epoch, 1, bucket))(slots)
+        inside = Permutation(size, derive_key(self.seed, epoch, BUCKET_ORDER, bucket))(slots)
         if self.parts is not None and self.draws is not None:
             inside = draw_examples(self.seed, epoch, (bucket,), self.parts[bucket], self.draws[bucket], inside)
         numbers = self.index.numbers[int(self.sizes[:bucket].sum()) + inside].astype(np.int64)
         self.index.release()
         return numbers
+
+
+def _first_distinct(numbers: IntArray, count: int) -> ExampleNumbers:
+    """The first `count` numbers in their order, each once."""
+    return numbers[np.sort(np.unique(numbers, return_index=True)[1])][:count]
 
 
 @dataclass(frozen=True)
@@ -250,20 +258,20 @@ def plan_batches(store: TokenStore, limits: BatchLimits, *, seed: int, extra: tu
         raise checks.wrong("extra", f"of {len(store.sides)} numbers, one a side", extra)
     if max_shapes is not None and max_shapes < 1:
         raise checks.wrong("max_shapes", "at least 1", max_shapes)
-    asked: list[Any] = [INDEX_FORMAT, store.fingerprint, limits.tokens, limits.rows, max_shapes, *extra,
-                        BATCH_COST, MIN_BATCHES, MIN_SAVING, MAX_PADDING]
+    identity: list[Any] = [INDEX_FORMAT, store.fingerprint, limits.tokens, limits.rows, max_shapes, *extra,
+                           BATCH_COST, MIN_BATCHES, MIN_SAVING, MAX_PADDING]
     if rates is not None:
         rates.check(len(store))
-        asked += [WEIGHT_UNIT, rates.counts, rates.rates]
-    name = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+        identity += [WEIGHT_UNIT, rates.counts, rates.rates]
+    name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     path = (folder or store.folder) / f"buckets-{name}.index"
     dtype = "<i4" if len(store) < 2**31 else "<i8"
     known = _read_index(path, len(store) * np.dtype(dtype).itemsize)
     if known is None:
         known = _make_index(path, dtype, store, limits, extra, max_shapes, rates)
     over, longest = known["over"], known["longest"]
-    note = (f"{over} of {len(store)} are longer than the budget of {limits.tokens} tokens (the longest has {longest}): "
-            f"each is a batch by itself.")
+    note = (f"{over:,} of {checks.plural(len(store), 'example')} {'has' if over == 1 else 'have'} more than the "
+            f"{limits.tokens:,} tokens of a batch (the longest: {longest:,}); each is a batch by itself.")
     sizes, batches = (np.array(known[part], np.int64) for part in ("sizes", "batches"))
     lengths, extremes = (np.array(known[part], np.int64).reshape(-1, len(extra)) for part in ("lengths", "extremes"))
     index = MappedArray(path, dtype, len(store))
@@ -458,9 +466,10 @@ def _split_bucket(rows: IntArray, lengths_US: IntArray, counts: IntArray, limits
         below = np.cumsum(many[order])[ends]
         lower = np.maximum.accumulate(ascending, axis=0)[ends]
         upper = np.maximum.accumulate(ascending[::-1], axis=0)[::-1][ends + 1]
-        few, rest = limits.batches(below, lower, unit), limits.batches(total - below, upper, unit)
-        now = limits.batches(total, longest, unit)
-        useful = (np.minimum(few, rest) >= MIN_BATCHES) | (MIN_SAVING * (few + rest) <= (MIN_SAVING - 1) * now)
+        lower_batches, upper_batches = limits.batches(below, lower, unit), limits.batches(total - below, upper, unit)
+        unsplit = limits.batches(total, longest, unit)
+        saves = MIN_SAVING * (lower_batches + upper_batches) <= (MIN_SAVING - 1) * unsplit
+        useful = (np.minimum(lower_batches, upper_batches) >= MIN_BATCHES) | saves
         costs = _bucket_cost(below, lower, limits, unit) + _bucket_cost(total - below, upper, limits, unit)
         least = int(np.where(useful, costs, best).argmin())
         if useful[least] and costs[least] < best:
@@ -513,12 +522,12 @@ class PackedPlan:
         for side in self.sides:
             stored = self.pairs if self.rates is None else sum(self.rates.counts)
             numbers = np.array([side.longest_number, *range(min(self.rows, stored))], np.int64)
-            found.append(numbers[np.sort(np.unique(numbers, return_index=True)[1])][:self.rows])
+            found.append(_first_distinct(numbers, self.rows))
         return found
 
     def batch(self, epoch: int, index: int) -> ExampleNumbers:
         slots = np.arange(index * self.pairs // self.count, (index + 1) * self.pairs // self.count)
-        numbers = Permutation(self.pairs, derive_key(self.seed, epoch, 2))(slots).astype(np.int64)
+        numbers = Permutation(self.pairs, derive_key(self.seed, epoch, PACKED_ORDER))(slots).astype(np.int64)
         if self.rates is None:
             return numbers
         sizes = np.array(self.rates.counts, np.int64)

@@ -78,7 +78,7 @@ class Corpus(Generic[Entry]):
                 yield entry
         if empty:
             names = ", ".join("standard input" if file == STANDARD_INPUT else printable(file) for file in self.files)
-            raise DataError(f"{names}: No {self.kind}s found.")
+            raise DataError(f"{names}: No {self.kind}s found. Check that it is the right file, and not empty.")
 
     def describe(self) -> str:
         """One line for each part: its files and their format. It reads nothing."""
@@ -201,9 +201,10 @@ def format_of(path: str, format: str | None) -> str:
 def check_side_names(source: str | None, target: str | None) -> None:
     """Refuse names of source and target unless both are given and differ, or neither is."""
     if (source is None) != (target is None):
-        raise checks.wrong("source, target", "given both or not at all", f"{source!r} and {target!r}")
+        given, missing = ("source", "target") if target is None else ("target", "source")
+        raise checks.wrong("source, target", "given together", f'{given} "{source or target}" without {missing}')
     if source is not None and source == target:
-        raise checks.wrong("target", "another than the source", repr(target))
+        raise checks.wrong("source, target", "different", f'"{source}" and "{target}"')
 
 
 def _open_inputs(paths: Sequence[AnyPath]) -> tuple[InputFile, ...]:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from regard import checks
 from regard.checks import plural
 from regard.data.sources import jsonl
+from regard.data.sources.formats import check_side_names
 from regard.data.sources.text import DataError, InputFile, Location, ReadLog, printable, read_lines
 
 UNITS = ("character", "word")
@@ -101,8 +102,7 @@ class LabelledFile:
         for name, value, known in (("unit", unit, UNITS), ("format", format, FORMATS)):
             if value is not None:
                 checks.pick(name, value, dict.fromkeys(known))
-        if (source is None) != (target is None):
-            raise checks.wrong("source, target", "given both or not at all", f"{source!r} and {target!r}")
+        check_side_names(source, target)
         self.input, self._keys = input, None if source is None or target is None else (source, target)
         self._lines: Iterator[str] | None = read_lines(input)
         sample = list(islice(self._lines, SAMPLE_LINES))
@@ -196,6 +196,9 @@ def _recognise_conll(name: str, filled: Sequence[str], unit: str | None, columns
     if not rows:
         raise DataError(f"{name}: There are no labelled sequences: every line is empty or a comment.")
     count = len(rows[0])
+    if count == 1:
+        raise DataError(f"{name}: There are no labels: the first line has one column. Write a sequence, a tab and its "
+                        "labels on each line (TSV), or a token and its label on each line (CoNLL).")
     universal = count == CONLLU_COLUMNS and _CONLLU_NUMBER.match(rows[0][0]) is not None
     token, label = columns or ((CONLLU_TOKEN, CONLLU_LABEL) if universal else (0, -1))
     if columns is None and universal:

@@ -75,8 +75,9 @@ class TsvLayout:
                 raise DataError(f"{location}: {got}, but column {last} was chosen. Fix the line, or choose another "
                                 "column.")
         elif self.count == 2:
-            raise DataError(f"{location}: {got} instead of 2: a source, a tab, a target. Remove the extra tab or add "
-                            "the missing one, or choose columns by number (--source 1 --target 2).")
+            remedy = ("Add the tab and the target, or remove the line." if len(cells) < 2 else
+                      "Remove the extra tab, or choose columns by number (--source 1 --target 2).")
+            raise DataError(f"{location}: {got} instead of 2: a source, a tab, a target. {remedy}")
         else:
             raise DataError(f"{location}: {got}, but line 1 has {self.count}. Fix the line; or, if the others have "
                             "different numbers of columns too, choose columns by number (--source 1 --target 2).")
@@ -116,9 +117,14 @@ def detect_layout(name: str, first: str, following: Iterable[str], source: str |
         if max(chosen.source, chosen.target) < len(cells):
             named_pair = known_pair(cells[chosen.source], cells[chosen.target])
             log.languages.update({} if named_pair is None else {name: named_pair})
-    elif source is not None and target is not None and parse_columns(source, target) is None and len(cells) > 2:
-        raise DataError(f"{name}:1: There is no column \"{printable(source)}\" or \"{printable(target)}\": the first "
-                        f"line is no header with these names. Choose columns by number (--source 1 --target 2).")
+    elif source is not None and target is not None and parse_columns(source, target) is None:
+        left, right = f'"{printable(source)}"', f'"{printable(target)}"'
+        if len(cells) > 2:
+            raise DataError(f"{name}:1: There is no column {left} or {right}: the first line is no header with these "
+                            "names. Choose columns by number (--source 1 --target 2).")
+        if known_pair(source, target) is None:  # wrong names, or keys of a JSONL file that is read too
+            log.note(f"{name} has no header with the names {left} and {right}: using columns 1 (source) and 2 "
+                     "(target).")
     if len(cells) > 2 and source is None:
         log.note(f"{name} has {len(cells)} columns: using columns {chosen.source + 1} (source) and {chosen.target + 1} "
                  "(target). Choose others with --source and --target.")
@@ -275,8 +281,9 @@ def read_labelled_texts(input: InputFile, log: ReadLog | None = None) -> Iterato
     for number, line in enumerate(read_lines(input), 1):
         cells = line.split("\t")
         if len(cells) != 2:
+            remedy = "Add the tab and the label, or remove the line." if len(cells) < 2 else "Remove the extra tab."
             raise DataError(f"{input.name}:{number}: {_column_count(len(cells))} instead of 2: a text, a tab, a label. "
-                            "Remove the extra tab, or add the missing one.")
+                            f"{remedy}")
         text, label = cells[0], cells[1].strip()
         if number == 1 and text.strip().casefold() in TEXT_WORDS and label.casefold() in LABEL_WORDS:
             if log is not None:

@@ -208,9 +208,9 @@ def _find_columns(name: str, line: int, cells: Sequence[str]) -> Columns:
             places[column] = found[0]
     missing = [column for column in REQUIRED if column not in places]
     if missing:
-        raise DataError(f"{name}:{line}: The header has no column for {', '.join(missing)}; its columns are "
-                        f"{', '.join(printable(cell) for cell in cells[:12])}. Name them with --columns, in the order "
-                        "of the file: --columns frame,agent,x,y.")
+        header = ", ".join(f'"{printable(cell)}"' for cell in cells[:12])
+        raise DataError(f"{name}:{line}: The header has no column for {', '.join(missing)}; its columns are {header}. "
+                        "Name them with --columns, in the order of the file: --columns frame,agent,x,y.")
     return Columns(**places)
 
 

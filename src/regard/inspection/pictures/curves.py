@@ -24,13 +24,13 @@ from regard import checks
 from regard.inspection import labels
 from regard.inspection.pictures import canvas
 from regard.inspection.pictures.canvas import Floats
+from regard.storage.metrics import METRICS_FILE, PROGRESS, VALIDATION, parse_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 AnyPath = str | os.PathLike[str]
-METRICS_FILE = "metrics.jsonl"
 WIDTH, HEIGHT, SMALL_HEIGHT, GAP = 5.6, 3.2, 1.7, 0.75
 """Inches: the width of a panel, its height, the height of a small panel, and the gap below."""
 MAX_LENGTH_LABELS = 12
@@ -78,8 +78,8 @@ class TrainingCurves(NamedTuple):
             raise ValueError(f"{file}: byte {error.start:,} is not UTF-8.") from error
         parsed = [_parse_line(file, number, text) for number, text in enumerate(lines, 1)
                   if text.endswith("\n") or number < len(lines) or _is_json(text)]
-        progress = [line for line in parsed if line["event"] == "progress"]
-        validated = [line for line in parsed if line["event"] == "judged"]
+        progress = [line for line in parsed if line["event"] == PROGRESS]
+        validated = [line for line in parsed if line["event"] == VALIDATION]
         if not progress and not validated:
             raise ValueError(f"{file}: there is no training progress and no validation yet.")
         names = dict.fromkeys(name for line in validated for name in line["scores"])
@@ -102,12 +102,12 @@ def _is_json(text: str) -> bool:
 def _parse_line(file: Path, number: int, text: str) -> dict[str, Any]:
     """Parse one line, and check the keys that are used."""
     try:
-        line = json.loads(text)
+        line = parse_line(text)
     except ValueError as error:
         raise ValueError(f"{file}:{number}: invalid JSON: {error}.") from error
     if not isinstance(line, dict) or not isinstance(line.get("event"), str):
         raise ValueError(f'{file}:{number}: expected a JSON object with an "event".')
-    needed = {"progress": ("step", "loss", "rate"), "judged": ("step", "scores")}.get(line["event"], ())
+    needed = {PROGRESS: ("step", "loss", "rate"), VALIDATION: ("step", "scores")}.get(line["event"], ())
     for key in needed:
         if key not in line or not _fits(key, line[key]):
             got = json.dumps(line[key])[:80] if key in line else "none"
