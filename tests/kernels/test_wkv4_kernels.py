@@ -59,9 +59,9 @@ def results(function, given, present, above, dtype=None, exponent=None):
 def assert_near(given, present, above):
     """The error is at most twice that of the scan in the same precision, and some eps, more for large exponents.
 
-    Both round p + w after every token, but the chunks of the scan are shorter.
+    p + w is rounded after every token, and where the decay is slow these errors add up like a random walk.
     """
-    rounding = torch.finfo(torch.float32).eps * max(given[0].abs().max(), 1.0)
+    rounding = torch.finfo(torch.float32).eps * (max(given[0].abs().max(), 1.0) + math.sqrt(given[0].shape[1]))
     truth, exponent = results(scan, given, present, above, torch.float64)
     theirs, _ = results(scan, given, present, above, exponent=exponent)
     mine, _ = results(kernels, given, present, above, exponent=exponent)

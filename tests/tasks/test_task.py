@@ -19,6 +19,8 @@ from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
 from regard.tasks.load import make_task
 from regard.tasks.task import (
+    MIN_GROUP_TOKENS,
+    SIMILAR,
     ModelDescription,
     as_texts,
     checked_record,
@@ -27,6 +29,7 @@ from regard.tasks.task import (
     map_batches,
     one_or_many,
     read_description,
+    similar_lengths,
 )
 from regard.toml import ConfigError, parse_document
 from regard.training.optimizer import ScheduleConfig
@@ -200,6 +203,18 @@ def test_every_row_once_and_no_batch_too_large(lengths, tokens):
     for batch, following in pairwise(found):  # as few as can be: one more row would be too much
         assert (len(batch) + 1) * lengths[batch[0]] > tokens
         assert min(lengths[number] for number in batch) >= max(lengths[number] for number in following)
+
+
+@given(st.lists(st.integers(0, 200), max_size=100))
+def test_groups_of_similar_lengths(lengths):
+    found = similar_lengths(lengths)
+    assert sorted(number for group in found for number in group) == list(range(len(lengths)))
+    for group in found:
+        counts = [lengths[number] for number in group]
+        assert counts == sorted(counts, reverse=True)
+        others = sum(count < SIMILAR * counts[0] for count in counts)
+        assert (len(counts) - others) * counts[0] < MIN_GROUP_TOKENS or not others  # only to fill the group up
+        assert not others or (len(counts) - 1) * counts[0] < MIN_GROUP_TOKENS
 
 
 @given(LENGTHS)

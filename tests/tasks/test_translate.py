@@ -16,9 +16,10 @@ from tiny import LANGUAGE, TRANSLATING, built, translating
 
 from regard.decoding.sampling import greedy
 from regard.special_tokens import SpecialTokens
+from regard.tasks import task as tasks
 from regard.tasks.load import make_task
 from regard.tasks.search import Beam, Sampling
-from regard.tasks.translator import Translation, Translator
+from regard.tasks.translator import Translation, TranslationRow, Translator
 from regard.tokens import Tokens
 
 SPECIAL = SpecialTokens(start=1, end=(2,), padding=0)
@@ -38,6 +39,24 @@ def test_translations(name):
     for several in translator.translate_ids(SOURCES, beams=3, nbest=2, max_length=6):
         assert len(several) == 2
         assert several[0].score >= several[1].score
+
+
+@pytest.mark.parametrize("name", ["attention", "convolution", "recurrence", "seq2seq", "seq2seq-attention"])
+def test_sources_of_similar_lengths_are_encoded_together(name, monkeypatch):
+    monkeypatch.setattr(tasks, "MIN_GROUP_TOKENS", 5)
+    config = TRANSLATING[name]
+    translator = make_task(built(config), config, SPECIAL)
+    sources = [[4], [5, 6, 7, 8, 9, 4], [7, 5], [3, 8, 9, 10, 4, 6], [6, 4]]
+    calls, encode = [], translator.model.encode
+    monkeypatch.setattr(translator.model, "encode", lambda tokens: calls.append(tokens.ids.shape) or encode(tokens))
+    memory = translator.encode_rows([TranslationRow(source) for source in sources])
+    assert calls == [(2, 6), (3, 2)]
+    for row, source in enumerate(sources):
+        alone = encode(Tokens(torch.tensor([source])))
+        torch.testing.assert_close(memory.states[row, :len(source)], alone.states[0], rtol=0, atol=1e-12)
+        if alone.summary is not None:
+            torch.testing.assert_close(memory.summary[row], alone.summary[0], rtol=0, atol=1e-12)
+    assert memory.lengths.tolist() == [1, 6, 2, 6, 2]
 
 
 @pytest.fixture

@@ -14,11 +14,13 @@ padded ones (`Tokens`). This module knows no model.
 Legend: B rows, N tokens, S sequences, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard import checks
 from regard.attention.mask import Mask, Packed, Padding
@@ -51,6 +53,16 @@ class Memory:
         index = row_indices(rows, self.states)
         parts = (None if part is None else part[index] for part in (self.lengths, self.summary))
         return Memory(self.states[index], *parts)
+
+    @staticmethod
+    def joined(parts: "Sequence[Memory]") -> "Memory":
+        """The rows of several memories of one model as one, padded to the longest."""
+        longest = max(part.states.shape[1] for part in parts)
+        states = torch.cat([pad(part.states, (0, 0, 0, longest - part.states.shape[1])) for part in parts])
+        lengths = [torch.full((part.rows,), part.states.shape[1], device=states.device) if part.lengths is None
+                   else part.lengths for part in parts]
+        summaries = [part.summary for part in parts if part.summary is not None]
+        return Memory(states, torch.cat(lengths), torch.cat(summaries) if summaries else None)
 
     def mask_for(self, tokens: AnyTokens) -> Mask | None:
         """The mask of cross-attention: which states the target's tokens may attend to."""

@@ -65,6 +65,9 @@ if TYPE_CHECKING:
 CONFIG_FILE, WEIGHTS_FILE = "config.toml", "model.safetensors"
 MAX_BATCH_TOKENS = 4096
 """Tokens of a batch, padding included."""
+SIMILAR, MIN_GROUP_TOKENS = 0.75, 256
+"""Rows that are encoded together on a CPU have at least this fraction of the longest one's tokens, unless they have
+fewer tokens in all."""
 Ids = Sequence[Sequence[int]]
 AnyTokenizer = Tokenizer | PairTokenizer
 RowT = TypeVar("RowT")
@@ -422,6 +425,22 @@ def length_batches(lengths: Sequence[int], tokens: int | None = None) -> Iterato
         batch.append(number)
     if batch:
         yield batch
+
+
+def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
+    """Groups of row numbers, the longest rows first, so that little padding is needed in each.
+
+    A row that has less than SIMILAR times the tokens of the longest one of its group begins another group, unless that
+    has less than MIN_GROUP_TOKENS: a CPU computes few tokens less efficiently.
+    """
+    groups = list[list[int]]()
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        longest = lengths[groups[-1][0]] if groups else 0
+        if groups and (lengths[number] >= SIMILAR * longest or len(groups[-1]) * longest < MIN_GROUP_TOKENS):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
 
 
 def map_batches(rows: Sequence[RowT], lengths: Sequence[int], work: Callable[[list[RowT]], Sequence[ResultT]],

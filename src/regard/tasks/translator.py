@@ -75,6 +75,7 @@ from regard.tasks.task import (
     map_batches,
     max_positions,
     one_or_many,
+    similar_lengths,
 )
 
 if TYPE_CHECKING:
@@ -427,8 +428,16 @@ class Translator(Task, TranslatorMixin):
             return [with_prefix(row.prefix, before, some) for row, before, some in zip(rows, logs, found, strict=True)]
 
     def encode_rows(self, rows: Sequence[TranslationRow]) -> Memory:
-        """The encoded sources of rows, faster inside of `packed_linear_layers`."""
-        return encode(self.model, self.tokens([row.source for row in rows]))
+        """The encoded sources of rows, faster inside of `packed_linear_layers`.
+
+        On a CPU rows of similar lengths are encoded together: of the rows of one search, half may be padding.
+        """
+        sources = [row.source for row in rows]
+        groups = [[*range(len(rows))]] if self.device.type != "cpu" else similar_lengths([*map(len, sources)])
+        if len(groups) == 1:
+            return encode(self.model, self.tokens(sources))
+        parts = [encode(self.model, self.tokens([sources[number] for number in group])) for group in groups]
+        return Memory.joined(parts).pick(torch.tensor([number for group in groups for number in group]).argsort())
 
     def search_inputs(self, rows: Sequence[TranslationRow], memory: SourceInput, strategy: StrategyT,
                       max_lengths: Sequence[int]) -> tuple[SearchInputs, StrategyT]:
