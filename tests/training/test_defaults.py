@@ -94,6 +94,27 @@ def test_few_pairs_are_learned_with_norms_first(name):
     assert (asked.model.encoder.norm_position, asked.model.decoder.norm_position) == ("post", "pre")
 
 
+def training_values(pairs, device, **options):
+    found = choices.translation_training(pairs, 30 * pairs, ["attention", "attention"], device, {}, **options)
+    return {choice.key: choice.value for choice in found}
+
+
+def test_a_student_of_many_translations_needs_no_rdrop_and_more_epochs():
+    few, many = (training_values(count, GPU, distilled=True) for count in (29_000, 290_000))
+    assert few == training_values(29_000, GPU)
+    assert "training.rdrop" in few
+    assert "training.rdrop" not in many
+    assert many["training.epochs"] > training_values(290_000, GPU)["training.epochs"]
+
+
+def test_several_directions_are_learned_longer():
+    alone, several = (training_values(174_000, GPU, directions=directions) for directions in (False, True))
+    assert several["training.epochs"] > alone["training.epochs"]
+    assert training_values(2_000_000, GPU, directions=True) == training_values(2_000_000, GPU)
+    assert training_values(174_000, CPU, directions=True) == training_values(174_000, CPU)
+    assert training_values(29_000, GPU, directions=True) == training_values(29_000, GPU)  # more epochs already
+
+
 @pytest.mark.parametrize("name", DEVICES)
 def test_every_size_is_learned_in_its_own_way(name):
     """No two sizes of the list have the same choices, apart from what counts their steps."""

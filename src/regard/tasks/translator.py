@@ -434,7 +434,7 @@ class Translator(Task, TranslatorMixin):
         """
         sources = [row.source for row in rows]
         groups = [[*range(len(rows))]] if self.device.type != "cpu" else similar_lengths([*map(len, sources)])
-        if len(groups) == 1:
+        if len(groups) <= 1:
             return encode(self.model, self.tokens(sources))
         parts = [encode(self.model, self.tokens([sources[number] for number in group])) for group in groups]
         return Memory.joined(parts).pick(torch.tensor([number for group in groups for number in group]).argsort())

@@ -35,6 +35,8 @@ STUDENT_RECIPE = "transformer-student"
 SOURCES_OF_STUDENT = 300_000
 """With fewer sources for a teacher, new ones are sampled by default, on a GPU: a student that learns from few of them
 stays far below its teacher, which has seen most of them in its own training."""
+FEW_DIRECTION_PAIRS, DIRECTION_EPOCHS = 300_000, 90
+"""A model of several directions with fewer pairs in all is trained for at least this many epochs on a GPU."""
 MANY_DISTILLED, STUDENT_EPOCHS = 100_000, 60
 """From this many translations of a teacher on, a student does not overfit; it is trained for this many epochs on a
 GPU."""
@@ -237,6 +239,7 @@ def translation_model(pairs: int, table: Mapping[str, Any], *, distilled: bool =
     """Dropout and the position of the norms, which depend on the data more than on the recipe.
 
     Args:
+        pairs: of the largest direction, for a model of several languages: directions often share their sentences.
         table: [model], from the recipe or the user. Parts that it does not have get no dropout.
         distilled: whether the targets are translations of a teacher.
     """
@@ -259,7 +262,8 @@ def translation_model(pairs: int, table: Mapping[str, Any], *, distilled: bool =
 
 
 def translation_training(pairs: int, tokens: int, mixers: Collection[str], device: DeviceProperties,
-                         requested: Mapping[str, Any], *, distilled: bool = False) -> Iterator[Default]:
+                         requested: Mapping[str, Any], *, distilled: bool = False,
+                         directions: bool = False) -> Iterator[Default]:
     """Defaults of [training].
 
     Args:
@@ -268,6 +272,7 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
         requested: the settings of [training] that the user has set, on which others depend.
         distilled: whether the targets are translations of a teacher. With many of them a small model does not overfit:
             it needs no R-Drop, and a longer training.
+        directions: whether the model has several directions, which takes longer to learn.
     """
     few, taught = pairs < FEW_PAIRS, distilled and pairs >= MANY_DISTILLED
     precision = lookup(requested, "precision", "bfloat16" if device.fast and device.has_bfloat16 else "float32")
@@ -284,6 +289,8 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
         yield Default("training.rdrop", 5.0, "R-Drop helps most with few pairs")
     yield _ema(0.998 if few else 0.9995)
     often = STUDENT_EPOCHS if taught and few and device.fast else _translation_epochs(pairs, device)
+    if directions and device.fast and pairs < FEW_DIRECTION_PAIRS:
+        often = max(often, DIRECTION_EPOCHS)
     epochs, steps = training_length(requested, often, tokens / batch, device,
                                     "upper limit; early stopping may end the training sooner")
     yield from epochs

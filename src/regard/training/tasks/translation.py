@@ -425,6 +425,8 @@ class TranslationSetup(TaskSetup):
         if self.start is not None:
             return self._finetuning_defaults(self.start, prepared, tables, device)
         pairs, kind = len(prepared.store), tables["model"]["kind"]
+        several = bool(prepared.survey.directions)
+        largest = max(prepared.rates.counts) if several and prepared.rates is not None else pairs
         mixers = [lookup(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
         tokens = sum(len(side.ids) for side in prepared.store.sides) + 2 * pairs
         sizes, reason = (prepared.tokenizer.source.size, prepared.tokenizer.target.size), "size of the tokenizer"
@@ -438,9 +440,9 @@ class TranslationSetup(TaskSetup):
                 Default("model.target_vocab_size", sizes[1], reason), *share,
                 *([] if prepared.tokenizer.joint or kind != "encoder-decoder" else
                   [Default("model.share_embeddings", False, "each side has its own tokenizer")]),
-                *defaults.translation_model(pairs, tables["model"], distilled=prepared.survey.distilled),
+                *defaults.translation_model(largest, tables["model"], distilled=prepared.survey.distilled),
                 *defaults.translation_training(pairs, tokens, mixers, device, tables.get("training", {}),
-                                               distilled=prepared.survey.distilled)]
+                                               distilled=prepared.survey.distilled, directions=several)]
 
     def _finetuning_defaults(self, start: StartModel, prepared: PreparedTranslation, tables: Mapping[str, Any],
                              device: DeviceProperties) -> list[Default]:
