@@ -133,7 +133,8 @@ def test_every_example_that_is_quick_works(line, place, tmp_path, monkeypatch):
             pytest.importorskip(package)
     kind = {"look": "translate", "evaluate": "translate", "export": "translate", "compare": "translate"}
     links = {"model": kind.get(words[0], words[0]), "model-a": "translate", "model-b": "translate",
-             "language-model": "complete", "other-model": "translate", "my-model": "translate", "labeller": "labeller"}
+             "language-model": "complete", "other-model": "label" if words[0] == "label" else "translate",
+             "my-model": "translate", "labeller": "labeller"}
     if "--direction" in words or (words[0] == "translate" and "--to" in words):
         links["model"] = "several"
     if "photos/" in words:

@@ -41,6 +41,21 @@ def test_texts_files_and_pipes(model, tmp_path):
     assert all(0 <= float(value) <= 1 for value in scored[0][2].split())
 
 
+def test_an_ensemble_of_models(model, tmp_path):
+    first = regard.load(model)
+    other = make_task(built(first.config).float(), first.config, tokenizer=first.tokenizer, labels=tuple("HTCE"),
+                      record={"data": {"label_unit": "character"}})
+    other.save(tmp_path / "other")
+    want = first.label("MKVLACD", ensemble=[other])
+    assert lines("label", model, "--ensemble", tmp_path / "other", "MKVLACD") == [f"MKVLACD\t{want}"]
+    make_task(other.model, other.config, tokenizer=other.tokenizer, labels=tuple("HTCX"),
+              record={"data": {"label_unit": "character"}}).save(tmp_path / "unlike")
+    code, _, said = call("label", model, "--ensemble", tmp_path / "unlike", "MKVL")
+    assert code != 0
+    assert "--ensemble" in said
+    assert "unlike" in said
+
+
 def test_json_has_tokens_and_spans(model):
     (table,) = tables("label", model, "MKVL")
     found = regard.load(model).label("MKVL")

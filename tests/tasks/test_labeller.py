@@ -153,3 +153,20 @@ def test_maps_have_the_labels_beside_them():
     finally:
         task.observers.clear()
     assert len(seen) == 1
+
+
+def test_an_ensemble_takes_the_label_with_the_largest_mean():
+    one, other = characters(), texting.character_tagger(("H", "C", "E"), "sinusoidal")
+    with torch.no_grad():
+        for parameter in other.model.parameters():
+            parameter.mul_(-1.5)
+    order = [other.label_names().index(name) for name in one.label_names()]
+    (own,), (theirs,) = (task.label_probabilities(["MKVLA"]) for task in (one, other))
+    mean = (own + theirs[:, order]) / 2
+    found = one.label("MKVLA", ensemble=[other])
+    assert found.labels == [one.label_names()[number] for number in mean.argmax(-1)]
+    assert [token.probability for token in found.tokens] == pytest.approx(mean.max(-1).values.tolist())
+    assert found.labels == other.label("MKVLA", ensemble=[one]).labels
+    assert str(one.label("MKVLA", ensemble=[one, one])) == str(one.label("MKVLA"))
+    with pytest.raises(ValueError, match=r"ensemble\[0\]"):
+        one.label("MKVLA", ensemble=[texting.character_tagger(("C", "X", "H"), "sinusoidal")])

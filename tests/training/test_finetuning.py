@@ -134,14 +134,14 @@ def test_small_taggers_are_fine_tuned_as_long_as_new_ones():
     scratch = [*defaults.labelling_training(5_000, 1_000_000, False, CPU, {})]
     new = {default.key: default.value for default in scratch}
     rates = []
-    for width in (128, 256, 512, 768):
+    for width in (128, 384, 512, 768):
         data = FinetuningData(5_000, 1_000_000, width, 250, "sequence",
                               **defaults.labelling_finetuning(5_000, 1_000_000, width, CPU))
         found = {default.key: default.value for default in defaults.finetuning_training(scratch, data, CPU, {})}
         assert (found["training.epochs"] == new["training.epochs"]) == (width <= 512)
         rates.append(found["training.schedule.learning_rate"])
     assert rates[0] == rates[1] < new["training.schedule.learning_rate"]
-    assert rates[2] == pytest.approx(rates[1] / 4, rel=0.1)
+    assert rates[2] == pytest.approx(rates[1] * (384 / 512) ** 2, rel=0.1)
     assert rates[3] < rates[2]
     assert defaults.labelling_finetuning(300, 10_000, 128, CPU) == {}
 

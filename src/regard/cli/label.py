@@ -12,6 +12,7 @@ from regard.cli.options import (
     AUTO_DEVICE,
     DATA_PANEL,
     ENGINE_PANEL,
+    MODEL_PANEL,
     OUTPUT_PANEL,
     DeviceOption,
     JsonOption,
@@ -35,7 +36,7 @@ SHOWN_UNKNOWN = 12
 @with_examples("""
     regard label model "The cat sleeps."
     regard label model MKVLAATGLLSK --merge "H=HGI,E=EB,C=*"
-    regard label model sentences.txt > labelled.tsv    # the lines of a file
+    regard label model --ensemble other-model sentences.txt > labelled.tsv
     regard label model --scores < sentences.txt        # with probabilities
     regard label model --json "Ada Lovelace lived in London." | jq .spans
 """)
@@ -53,6 +54,10 @@ def label(
         "--merge", metavar="GROUPS", rich_help_panel=OUTPUT_PANEL, show_default=False,
         help="Print groups of labels instead of labels, such as H=HGI,E=EB,C=* or noun=NOUN+PROPN; * stands for all "
         "others. The probabilities of the labels of a group are added.")] = None,
+    ensemble: Annotated[list[str] | None, typer.Option(
+        "--ensemble", metavar="MODEL", rich_help_panel=MODEL_PANEL, show_default=False,
+        help="Another model with the same labels; may be repeated. Each token gets the most probable label by the mean "
+        "of the probabilities of all models.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(
         "--batch-tokens", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="4096",
         help="Tokens per batch, padding included; a smaller number needs less memory.")] = None,
@@ -76,16 +81,29 @@ def label(
     if tokenized and task.unit == "character":
         fail(f"{model}: --tokenized is for a model of words, but this one labels characters. Leave it out.")
     _check_groups(task, merge)
+    others = [_open_other(folder, task, device) for folder in ensemble or ()]
     notices = _Notices(task)
 
     def work(some: list[str]) -> "list[Labelling]":
-        return task.label(some, tokenized=tokenized, merge=merge, batch_tokens=batch_tokens)
+        return task.label(some, tokenized=tokenized, merge=merge, ensemble=others, batch_tokens=batch_tokens)
 
     for number, (text, found) in enumerate(process_each(_blocks(texts), work, text_label), 1):
         if found is not None:
             notices.report(number, found)
         _write(text, found, scores, as_json)
     notices.end()
+
+
+def _open_other(folder: str, task: "Labeller", device: str) -> "Labeller":
+    """Load another model of an ensemble, which must have the labels of the first."""
+    from regard.tasks.labeller import Labeller
+
+    other = open_task(folder, device, "Labeller")
+    assert isinstance(other, Labeller)
+    if (other.unit, sorted(other.label_names())) != (task.unit, sorted(task.label_names())):
+        fail(f"--ensemble {folder}: The models of an ensemble must have the same labels. This one labels {other.unit}s "
+             f"({', '.join(other.label_names())}), and the first one {task.unit}s ({', '.join(task.label_names())}).")
+    return other
 
 
 def _check_groups(task: "Labeller", merge: str | None) -> None:

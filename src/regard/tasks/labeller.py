@@ -115,7 +115,7 @@ class Labeller(LabelTask):
 
     @one_or_many
     def label(self, texts: Sequence[str], *, tokenized: bool = False, merge: str | None = None,
-              batch_tokens: int | None = None) -> list[Labelling]:
+              ensemble: "Sequence[Labeller]" = (), batch_tokens: int | None = None) -> list[Labelling]:
         """The labels of the tokens of a text, or of each of several texts.
 
         `labeller(texts)` is the same.
@@ -124,11 +124,13 @@ class Labeller(LabelTask):
             tokenized: whether the words of the texts are separated by spaces already, punctuation marks too.
             merge: groups of labels, such as "H=HGI,E=EB,C=*". Each token gets the most probable group; the probability
                 of a group is the sum of those of its labels.
+            ensemble: other models with the same labels. Each token gets the most probable label by the mean of the
+                probabilities of all models.
             batch_tokens: the number of tokens of a batch, padding included.
         """
         split = self.splits_punctuation and not tokenized
         spans = [token_spans(text, self.unit, split_punctuation=split) for text in texts]
-        return self._label([*texts], spans, merge, batch_tokens)
+        return self._label([*texts], spans, merge, batch_tokens, ensemble)
 
     __call__ = label
 
@@ -187,12 +189,12 @@ class Labeller(LabelTask):
         return EncodedTokens([*before, *ids, *after], [at + len(before) for at in first])
 
     def _label(self, texts: list[str], spans: Sequence[Sequence[Span]], merge: str | None,
-               batch_tokens: int | None) -> list[Labelling]:
+               batch_tokens: int | None, ensemble: "Sequence[Labeller]" = ()) -> list[Labelling]:
         sequences = [[text[span.start:span.end] for span in own] for text, own in zip(texts, spans, strict=True)]
         labels, found = self.label_names(), list[Labelling]()
         scheme, unit = merge is None and is_span_scheme(labels), self.unit
         groups = {label: label for label in labels} if merge is None else parse_merge(merge).groups_of(labels)
-        results = self._token_probabilities(sequences, batch_tokens)
+        results = self._ensemble_probabilities(sequences, batch_tokens, ensemble)
         for text, own, tokens, (probabilities, windows) in zip(texts, spans, sequences, results, strict=True):
             names, merged = merge_probabilities(probabilities, labels, groups)
             best, numbers = (part.tolist() for part in merged.max(-1))
@@ -201,6 +203,21 @@ class Labeller(LabelTask):
             found.append(Labelling(text, tuple(labelled), unit, windows, scheme))
         self._notify_labelled(sequences, texts)
         return found
+
+    def _ensemble_probabilities(self, sequences: Sequence[Sequence[str]], batch_tokens: int | None,
+                                ensemble: "Sequence[Labeller]") -> list[tuple[Tensor, int]]:
+        """The means of the probabilities of this model and others, and the largest number of windows."""
+        names, results = self.label_names(), self._token_probabilities(sequences, batch_tokens)
+        for number, other in enumerate(ensemble):
+            theirs = other.label_names()
+            if sorted(theirs) != sorted(names) or other.unit != self.unit:
+                raise checks.wrong(f"ensemble[{number}]", f"a model of {self.unit}s with the labels {', '.join(names)}",
+                                   f"one of {other.unit}s with {', '.join(theirs)}")
+            order = [theirs.index(name) for name in names]
+            found = other._token_probabilities(sequences, batch_tokens)
+            results = [(one + another[:, order], max(windows, more))
+                       for (one, windows), (another, more) in zip(results, found, strict=True)]
+        return [(one / (1 + len(ensemble)), windows) for one, windows in results]
 
     def _token_probabilities(self, sequences: Sequence[Sequence[str]],
                              batch_tokens: int | None) -> list[tuple[Tensor, int]]:
