@@ -346,7 +346,7 @@ def test_the_choice_is_in_the_folder(kind, tmp_path):
     scores = corpus_scores(made, targets, draws=1000)
     record, card = task.record["scores"], (tmp_path / "model" / "README.md").read_text()
     assert (record["chrf"], record["chrf_interval"]) == (pytest.approx(scores.chrf), pytest.approx([*scores[5]]))
-    assert f"[{scores.chrf_interval.low:.4g}, {scores.chrf_interval.high:.4g}]" in card
+    assert f"[{scores.chrf_interval.low:.2f}, {scores.chrf_interval.high:.2f}]" in card
     said = [one.sentence for one in find_degenerate(sources, made, targets)]
     assert record.get("degenerate", []) == said
     assert card.count("**Warning:**") == len(said)
