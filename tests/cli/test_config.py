@@ -125,7 +125,7 @@ def test_every_example_can_be_parsed(reference):
 @pytest.mark.parametrize(("key", "values"), [
     ("training.schedule.learning_rate", ["0.001"]), ("tokenizer.vocab_size", ["8000"] * 2),
     ("training.optimizer.beta2", ["0.98"]), ("training.optimizer.weight_decay", ["0.01"]),
-    ("model.encoder.layers", ["3"]), ("training.seed", ["1"])])
+    ("model.encoder.layers", ["4"]), ("training.seed", ["1"])])
 def test_an_example_is_a_usual_value(key, values):
     assert [line.partition(f"--set {key}=")[2] for line in lines(key) if "--set" in line] == values
 

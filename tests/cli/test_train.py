@@ -119,7 +119,7 @@ def wrong(tmp_path, *arguments):
     (["--set", "model.widht=5", "--set", "trainin.seed=1", "--set", "training.max_grad_norm=-1"],
      ['unknown key "widht" in [model]; did you mean "width"?', 'unknown table "trainin"; did you mean "training"?',
       '"max_grad_norm" in [training]: expected a finite number, at least 0.0, but got -1']),
-    (["--set", "nonsense"], ['"nonsense": expected a key and its value, such as model.width=512']),
+    (["--set", "nonsense"], ['--set "nonsense"', "such as model.width=512"]),
     (["--recipe", "transfromer"], ['Did you mean "transformer"?']),
     (["--recipe", "nowhere.toml"], ["nowhere.toml: there is no such file"]),
     (["--recipe", "gpt"], ["recipe gpt", "--task seq2seq", "transformer"]),

@@ -206,7 +206,8 @@ class SynthesisOptions:
         help="With --teacher: new sentences that resemble the sources, which the teacher translates too. They are "
         "sampled from an n-gram model.")] = None
     share: Annotated[float | None, typer.Option(
-        "--synthetic-share", metavar="X", rich_help_panel=SYNTHETIC_PANEL, show_default="its share of all pairs, at most 0.75",
+        "--synthetic-share", metavar="X", rich_help_panel=SYNTHETIC_PANEL,
+        show_default="its share of all pairs, at most 0.75",
         help="Fraction of an epoch that is back-translated.")] = None
     temperature: Annotated[float | None, typer.Option(
         "--temperature", metavar="X", rich_help_panel=SYNTHETIC_PANEL, show_default=BY_DATA,
