@@ -160,7 +160,8 @@ def test_wrong_calls(tmp_path, folder, server):
     port = urllib.parse.urlsplit(server.address).port
     texting.filler().save(tmp_path / "filler")
     for arguments, said in (([], "MODEL"), ([tmp_path / "none"], "none"), ([folder, "--port", str(port)], str(port)),
-                            ([f"xxxxxxx={folder}"], "MODEL"), ([folder, "--key-file", tmp_path / "k"], "k"),
+                            ([f"xxxxxxx={folder}"], "MODEL"), ([folder, "--key-file", tmp_path / "keys"], "keys"),
+                            ([tmp_path / "none", "--key-file", tmp_path / "keys"], "keys"),  # before models are loaded
                             ([folder, "--log", "xml"], "log"), ([tmp_path / "filler"], "Filler"),
                             ([folder, "--host", "256.1.1.1"], "256.1.1.1"),
                             ([folder, "--max-batch", "1000"], "max_batch")):

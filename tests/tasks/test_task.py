@@ -1,8 +1,10 @@
 """Tasks: saved and loaded, batches of texts, and config.toml."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from threading import Barrier
 
 import pytest
 import texting
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 from refusals import assert_named
 from texting import LABELS, RECORD
 from tiny import LANGUAGE, READING, VISION, built
+from torch import nn
 
 import regard
+from regard.attention.look import find_taps
 from regard.data.tokenizer.subwords import ByteTokenizer
 from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
@@ -29,6 +33,7 @@ from regard.tasks.task import (
     map_batches,
     one_or_many,
     read_description,
+    search_workers,
     similar_lengths,
 )
 from regard.toml import ConfigError, parse_document
@@ -228,6 +233,61 @@ def test_results_come_in_the_order_given(lengths):
 
     assert map_batches(rows, lengths, work, 50) == [("done", row) for row in rows]
     assert sum(seen) == len(rows)
+
+
+@pytest.fixture
+def four_threads():
+    """As many threads of torch as a machine with four cores has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_batches_at_the_same_time(four_threads):
+    together, sizes = Barrier(2, timeout=30), []  # both workers wait for each other, so both must be running
+
+    def work(some):
+        together.wait()
+        sizes.append(len(some))
+        return [(row, torch.get_num_threads()) for row in some]
+
+    rows = [*range(80)]
+    found = map_batches(rows, [1] * 80, work, 40, workers=2)  # four batches
+    assert found == [(row, 2) for row in rows]  # the workers share the four threads
+    assert sizes == [20] * 4  # the batches of both together have 40 tokens
+    assert torch.get_num_threads() == 4
+    assert ThreadPoolExecutor().submit(torch.get_num_threads).result() == 4  # a thread that begins later
+
+
+def test_one_batch_has_all_threads(four_threads):
+    assert map_batches([1, 2], [1, 1], lambda some: [torch.get_num_threads()] * 2, workers=4) == [4, 4]
+
+
+def test_an_error_in_a_worker(four_threads):
+    def work(some):
+        if 3 in some:
+            raise ValueError("row 3")
+        return some
+
+    with pytest.raises(ValueError, match="row 3"):
+        map_batches([*range(8)], [1] * 8, work, 4, workers=2)
+    assert torch.get_num_threads() == 4
+
+
+def test_how_many_batches_at_the_same_time(four_threads):
+    model = texting.translator().model
+    assert search_workers(model, 100) == 4
+    assert search_workers(model, 1) == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        assert search_workers(model, 100) == 1
+    with next(iter(find_taps(model).values())).listen(print):
+        assert search_workers(model, 100) == 1
+    hook = model.encoder.register_forward_hook(lambda *_: None)
+    assert search_workers(model, 100) == 1
+    hook.remove()
+    assert search_workers(model, 100) == 4
+    assert search_workers(nn.Linear(2, 2, device="meta"), 100) == 1
 
 
 def test_what_may_be_given():

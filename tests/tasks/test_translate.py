@@ -1,5 +1,6 @@
 """Translator: ids and texts, beam search, sampling, MBR and prefixes."""
 
+import copy
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -80,6 +81,35 @@ def test_threads_that_search_at_the_same_time(float_translator):
             scores = [[hypothesis.score for hypothesis in several] for several in one.result()]
             for found, expected in zip(scores, want, strict=True):
                 assert found == pytest.approx([hypothesis.score for hypothesis in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"beams": 3, "nbest": 2}, {"beams": 3, "glossary": {"the": "le"}},
+                                     {"beams": 1, "length_penalty": "none"}], ids=["beam", "glossary", "greedy"])
+def test_batches_that_are_translated_at_the_same_time(options):
+    translator, texts = copy.deepcopy(texting.translator()), [source for source, _ in texting.pairs(40)]
+    translator.model.float()  # which is computed with packed weights
+    before, want = torch.get_num_threads(), translator.translate(texts, max_length=12, **options)
+    try:
+        torch.set_num_threads(1)
+        alone = translator.translate(texts, max_length=12, batch_tokens=50, **options)
+        torch.set_num_threads(3)
+        found = translator.translate(texts, max_length=12, batch_tokens=150, **options)
+    finally:
+        torch.set_num_threads(before)
+    assert [one.ids for one in found] == [one.ids for one in alone] == [one.ids for one in want]
+    assert [one.score for one in found] == pytest.approx([one.score for one in want], rel=1e-4)
+    assert not any("forward" in vars(module) for module in translator.model.modules())  # nothing is left packed
+
+
+def test_samples_that_are_drawn_at_the_same_time():
+    completer, prompts = texting.completer(), ["the", "a cat", "one two three", "I"] * 5
+    before, want = torch.get_num_threads(), completer.sample(prompts, seed=3, max_length=10)
+    try:
+        torch.set_num_threads(3)
+        found = completer.sample(prompts, seed=3, max_length=10, batch_tokens=100)
+    finally:
+        torch.set_num_threads(before)
+    assert [one.ids for one in found] == [one.ids for one in want]
 
 
 def test_a_model_may_change_its_precision_after_a_search(float_translator):

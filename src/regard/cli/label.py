@@ -100,9 +100,10 @@ def _open_other(folder: str, task: "Labeller", device: str) -> "Labeller":
 
     other = open_task(folder, device, "Labeller")
     assert isinstance(other, Labeller)
-    if (other.unit, sorted(other.label_names())) != (task.unit, sorted(task.label_names())):
-        fail(f"--ensemble {folder}: The models of an ensemble must have the same labels. This one labels {other.unit}s "
-             f"({', '.join(other.label_names())}), and the first one {task.unit}s ({', '.join(task.label_names())}).")
+    try:
+        task.check_ensemble(other, f"--ensemble {folder}")
+    except ValueError as error:
+        fail(str(error))
     return other
 
 

@@ -141,7 +141,7 @@ def _print_key(name: str) -> None:
 
 
 def _serve(models: list[str], settings: "ServerSettings") -> None:
-    """Open the port, load the models, and serve. The port comes first: loading may take minutes."""
+    """Open the port, check the keys, load the models, and serve. Loading may take minutes, so it comes after both."""
     from regard.serving.server import load_catalog, open_socket, run_server, socket_address
 
     try:
@@ -149,9 +149,12 @@ def _serve(models: list[str], settings: "ServerSettings") -> None:
     except OSError as error:
         fail(f"{settings.host}:{settings.port} cannot be used: {error.strerror}. Choose another --port or --host.")
     from regard.serving.context import ServerContext
+    from regard.serving.keys import ApiKeys
     from regard.serving.metrics import set_up_logging
 
     with listening:
+        if settings.key_file is not None:
+            ApiKeys.read(settings.key_file)  # a wrong file is refused before the models are loaded
         set_up_logging(settings.log)
         if settings.log == "text":
             say(f"Loading {', '.join(models)} ...")

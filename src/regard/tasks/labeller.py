@@ -188,6 +188,12 @@ class Labeller(LabelTask):
         ids, first = self.encoder.encode(tokens)
         return EncodedTokens([*before, *ids, *after], [at + len(before) for at in first])
 
+    def check_ensemble(self, other: "Labeller", argument: str) -> None:
+        """Refuse another model of an ensemble that has other labels than this one."""
+        if (other.unit, sorted(other.label_names())) != (self.unit, sorted(self.label_names())):
+            raise checks.wrong(argument, f"a model of {self.unit}s with the labels {', '.join(self.label_names())}",
+                               f"one of {other.unit}s with {', '.join(other.label_names())}")
+
     def _label(self, texts: list[str], spans: Sequence[Sequence[Span]], merge: str | None,
                batch_tokens: int | None, ensemble: "Sequence[Labeller]" = ()) -> list[Labelling]:
         sequences = [[text[span.start:span.end] for span in own] for text, own in zip(texts, spans, strict=True)]
@@ -207,13 +213,11 @@ class Labeller(LabelTask):
     def _ensemble_probabilities(self, sequences: Sequence[Sequence[str]], batch_tokens: int | None,
                                 ensemble: "Sequence[Labeller]") -> list[tuple[Tensor, int]]:
         """The means of the probabilities of this model and others, and the largest number of windows."""
-        names, results = self.label_names(), self._token_probabilities(sequences, batch_tokens)
         for number, other in enumerate(ensemble):
-            theirs = other.label_names()
-            if sorted(theirs) != sorted(names) or other.unit != self.unit:
-                raise checks.wrong(f"ensemble[{number}]", f"a model of {self.unit}s with the labels {', '.join(names)}",
-                                   f"one of {other.unit}s with {', '.join(theirs)}")
-            order = [theirs.index(name) for name in names]
+            self.check_ensemble(other, f"ensemble[{number}]")
+        results = self._token_probabilities(sequences, batch_tokens)
+        for other in ensemble:
+            order = [*map(other.label_names().index, self.label_names())]
             found = other._token_probabilities(sequences, batch_tokens)
             results = [(one + another[:, order], max(windows, more))
                        for (one, windows), (another, more) in zip(results, found, strict=True)]

@@ -5,8 +5,9 @@
     task.save("other")                config.toml, model.safetensors, tokenizer.*, README.md, manifest.json
 
 `Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller` and `Embedder`. This module
-also writes config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`). The
-model card is written by `regard.tasks.card`.
+also writes config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`); a
+search on a CPU computes several of them at the same time (`search_workers`). The model card is written by
+`regard.tasks.card`.
 
 A task without a tokenizer takes ids only. A task does not know how its model was trained: the tables of config.toml
 about the training are kept as they are.
@@ -16,6 +17,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,8 +39,10 @@ from torch import Tensor, nn
 from regard import allocation, checks
 from regard import config as schema
 from regard._version import __version__
+from regard.attention.look import find_taps
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer, check_text
 from regard.decoding.constraints import check_ids
+from regard.decoding.cuda_graph import has_hooks
 from regard.models.build import ModelConfig
 from regard.models.embedding import Embedding
 from regard.special_tokens import SpecialTokens
@@ -71,6 +75,7 @@ fewer tokens in all."""
 Ids = Sequence[Sequence[int]]
 AnyTokenizer = Tokenizer | PairTokenizer
 RowT = TypeVar("RowT")
+PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 OptionsP = ParamSpec("OptionsP")
 
@@ -444,12 +449,51 @@ def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def map_batches(rows: Sequence[RowT], lengths: Sequence[int], work: Callable[[list[RowT]], Sequence[ResultT]],
-                tokens: int | None = None) -> list[ResultT]:
-    """The results of `work`, called batch by batch, in the order of the rows; `tokens` as for `length_batches`."""
+                tokens: int | None = None, *, workers: int = 1) -> list[ResultT]:
+    """The results of `work`, called batch by batch, in the order of the rows.
+
+    Args:
+        tokens: as for `length_batches`.
+        workers: how many batches are computed at the same time, which together have at most `tokens` tokens; see
+            `map_parts`.
+    """
+    tokens = MAX_BATCH_TOKENS if tokens is None else checks.whole_number("batch_tokens", tokens, 1)
+    batches = [*length_batches(lengths, max(1, tokens // workers))]
     results: dict[int, ResultT] = {}
-    for numbers in length_batches(lengths, tokens):
-        results |= zip(numbers, work([rows[number] for number in numbers]), strict=True)
+    for numbers, found in zip(batches, map_parts(lambda numbers: work([rows[number] for number in numbers]), batches,
+                                                 workers), strict=True):
+        results |= zip(numbers, found, strict=True)
     return [results[number] for number in range(len(rows))]
+
+
+def map_parts(work: Callable[[PartT], ResultT], parts: Sequence[PartT], workers: int) -> Iterable[ResultT]:
+    """The results of `work` for each part, computed by several Python threads that share the threads of torch.
+
+    Small operations take about as long with several threads of torch as with one, so several parts at a time are
+    faster. Python runs one thread at a time, but torch's operations run beside each other.
+    """
+    workers = min(workers, len(parts))
+    if workers <= 1:
+        return map(work, parts)
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(workers, initializer=partial(torch.set_num_threads, max(1, threads // workers)))
+    try:
+        return [*pool.map(work, parts)]
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # what a worker sets is also the number for threads that begin later
+
+
+def search_workers(model: nn.Module, rows: int) -> int:
+    """How many batches a search of this many rows may compute at the same time: on a CPU one for each thread of torch.
+
+    It is 1 where workers would change more than the speed: autocast is switched on for one thread, listeners may hear
+    one thread only, and hooks may not expect several.
+    """
+    if rows < 2 or next(model.parameters()).device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return 1
+    heard = any(tap.listeners for tap in find_taps(model).values())
+    return 1 if heard or has_hooks(model.modules()) else torch.get_num_threads()
 
 
 def isolate_errors(rows: list[RowT], work: Callable[[list[RowT]], Sequence[ResultT]]) -> "list[ResultT | ValueError]":

@@ -75,6 +75,7 @@ from regard.tasks.task import (
     map_batches,
     max_positions,
     one_or_many,
+    search_workers,
     similar_lengths,
 )
 
@@ -333,9 +334,11 @@ class Translator(Task, TranslatorMixin):
         texts = as_texts("texts", texts)
         inputs = self.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
         filled = [one for one in inputs if one is not None]
-        hypotheses = iter(map_batches(filled, [len(one.source) * strategy.rows_per_text for one in filled],
-                                      lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses),
-                                      batch_tokens))
+        with packed_linear_layers(self.model):  # once for all workers
+            hypotheses = iter(map_batches(
+                filled, [len(one.source) * strategy.rows_per_text for one in filled],
+                lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses), batch_tokens,
+                workers=search_workers(self.model, len(filled))))
         return [self.make_translation(text, [] if one is None else next(hypotheses))
                 for text, one in zip(texts, inputs, strict=True)]
 
