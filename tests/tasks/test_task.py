@@ -23,7 +23,9 @@ from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
 from regard.tasks.load import make_task
 from regard.tasks.task import (
+    MAX_WORKERS,
     MIN_GROUP_TOKENS,
+    MIN_WORKER_TOKENS,
     SIMILAR,
     ModelDescription,
     as_texts,
@@ -252,16 +254,19 @@ def test_batches_at_the_same_time(four_threads):
         sizes.append(len(some))
         return [(row, torch.get_num_threads()) for row in some]
 
-    rows = [*range(80)]
-    found = map_batches(rows, [1] * 80, work, 40, workers=2)  # four batches
-    assert found == [(row, 2) for row in rows]  # the workers share the four threads
-    assert sizes == [20] * 4  # the batches of both together have 40 tokens
+    rows = [*range(800)]
+    found = map_batches(rows, [1] * 800, work, 400, workers=2)
+    assert found == [(row, 1) for row in rows]
+    assert sizes == [200] * 4  # the batches of both together have 400 tokens
     assert torch.get_num_threads() == 4
     assert ThreadPoolExecutor().submit(torch.get_num_threads).result() == 4  # a thread that begins later
 
 
-def test_one_batch_has_all_threads(four_threads):
-    assert map_batches([1, 2], [1, 1], lambda some: [torch.get_num_threads()] * 2, workers=4) == [4, 4]
+def test_few_tokens_are_not_divided(four_threads):
+    found = map_batches([1, 2], [MIN_WORKER_TOKENS - 1] * 2, lambda some: [torch.get_num_threads()] * len(some),
+                        workers=4)
+    assert found == [4, 4]
+    assert map_batches([], [], lambda some: some, workers=4) == []
 
 
 def test_an_error_in_a_worker(four_threads):
@@ -271,7 +276,7 @@ def test_an_error_in_a_worker(four_threads):
         return some
 
     with pytest.raises(ValueError, match="row 3"):
-        map_batches([*range(8)], [1] * 8, work, 4, workers=2)
+        map_batches([*range(8)], [MIN_WORKER_TOKENS] * 8, work, workers=2)
     assert torch.get_num_threads() == 4
 
 
@@ -288,6 +293,8 @@ def test_how_many_batches_at_the_same_time(four_threads):
     hook.remove()
     assert search_workers(model, 100) == 4
     assert search_workers(nn.Linear(2, 2, device="meta"), 100) == 1
+    torch.set_num_threads(MAX_WORKERS + 1)
+    assert search_workers(model, 100) == 1
 
 
 def test_what_may_be_given():

@@ -85,7 +85,8 @@ def test_threads_that_search_at_the_same_time(float_translator):
 
 @pytest.mark.parametrize("options", [{"beams": 3, "nbest": 2}, {"beams": 3, "glossary": {"the": "le"}},
                                      {"beams": 1, "length_penalty": "none"}], ids=["beam", "glossary", "greedy"])
-def test_batches_that_are_translated_at_the_same_time(options):
+def test_batches_that_are_translated_at_the_same_time(options, monkeypatch):
+    monkeypatch.setattr(tasks, "MIN_WORKER_TOKENS", 1)
     translator, texts = copy.deepcopy(texting.translator()), [source for source, _ in texting.pairs(40)]
     translator.model.float()  # which is computed with packed weights
     before, want = torch.get_num_threads(), translator.translate(texts, max_length=12, **options)
@@ -101,7 +102,8 @@ def test_batches_that_are_translated_at_the_same_time(options):
     assert not any("forward" in vars(module) for module in translator.model.modules())  # nothing is left packed
 
 
-def test_samples_that_are_drawn_at_the_same_time():
+def test_samples_that_are_drawn_at_the_same_time(monkeypatch):
+    monkeypatch.setattr(tasks, "MIN_WORKER_TOKENS", 1)
     completer, prompts = texting.completer(), ["the", "a cat", "one two three", "I"] * 5
     before, want = torch.get_num_threads(), completer.sample(prompts, seed=3, max_length=10)
     try:

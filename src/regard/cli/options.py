@@ -191,7 +191,7 @@ class LengthOptions:
     """Constraints on the generated text."""
 
     max_length: Annotated[int | None, typer.Option(
-        "--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL, show_default="2 x source length + 50",
+        "--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL, show_default="2 x source length + 20",
         help="Maximum number of generated tokens.")] = None
     min_length: Annotated[int, typer.Option(
         "--min-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL,

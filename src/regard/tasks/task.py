@@ -18,6 +18,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -72,10 +73,12 @@ MAX_BATCH_TOKENS = 4096
 SIMILAR, MIN_GROUP_TOKENS = 0.75, 256
 """Rows that are encoded together on a CPU have at least this fraction of the longest one's tokens, unless they have
 fewer tokens in all."""
+MAX_WORKERS, MIN_WORKER_TOKENS = 4, 256
+"""A search with at most as many threads of torch computes as many batches at the same time, if each gets this many
+tokens: products of few rows are less efficient. More Python threads would wait for each other."""
 Ids = Sequence[Sequence[int]]
 AnyTokenizer = Tokenizer | PairTokenizer
 RowT = TypeVar("RowT")
-PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 OptionsP = ParamSpec("OptionsP")
 
@@ -454,46 +457,49 @@ def map_batches(rows: Sequence[RowT], lengths: Sequence[int], work: Callable[[li
 
     Args:
         tokens: as for `length_batches`.
-        workers: how many batches are computed at the same time, which together have at most `tokens` tokens; see
-            `map_parts`.
+        workers: the number of Python threads among which many rows are divided. The batches that they compute at the
+            same time have at most `tokens` tokens together.
     """
     tokens = MAX_BATCH_TOKENS if tokens is None else checks.whole_number("batch_tokens", tokens, 1)
-    batches = [*length_batches(lengths, max(1, tokens // workers))]
+    workers = max(1, min(workers, sum(lengths) // MIN_WORKER_TOKENS))
+    batches = [*length_batches(lengths, max(1, min(tokens, sum(lengths)) // workers))]
     results: dict[int, ResultT] = {}
-    for numbers, found in zip(batches, map_parts(lambda numbers: work([rows[number] for number in numbers]), batches,
-                                                 workers), strict=True):
-        results |= zip(numbers, found, strict=True)
+    with worker_threads(min(workers, len(batches))) as map_parts:
+        found = map_parts(lambda numbers: work([rows[number] for number in numbers]), batches)
+        for numbers, some in zip(batches, found, strict=True):
+            results |= zip(numbers, some, strict=True)
     return [results[number] for number in range(len(rows))]
 
 
-def map_parts(work: Callable[[PartT], ResultT], parts: Sequence[PartT], workers: int) -> Iterable[ResultT]:
-    """The results of `work` for each part, computed by several Python threads that share the threads of torch.
+@contextmanager
+def worker_threads(number: int) -> "Iterator[type[map[Any]] | Callable[..., Iterator[Any]]]":
+    """A function like `map` that calls its function in several Python threads, each with one thread of torch.
 
-    Small operations take about as long with several threads of torch as with one, so several parts at a time are
-    faster. Python runs one thread at a time, but torch's operations run beside each other.
+    Small operations take about as long with several threads of torch as with one, so several batches at a time are
+    faster: Python runs one of its threads at a time, but torch's operations run beside each other.
     """
-    workers = min(workers, len(parts))
-    if workers <= 1:
-        return map(work, parts)
+    if number <= 1:
+        yield map
+        return
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(workers, initializer=partial(torch.set_num_threads, max(1, threads // workers)))
+    pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        return [*pool.map(work, parts)]
+        yield pool.map
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # what a worker sets is also the number for threads that begin later
+        torch.set_num_threads(threads)  # the workers have also set it for threads that begin later
 
 
 def search_workers(model: nn.Module, rows: int) -> int:
     """How many batches a search of this many rows may compute at the same time: on a CPU one for each thread of torch.
 
-    It is 1 where workers would change more than the speed: autocast is switched on for one thread, listeners may hear
-    one thread only, and hooks may not expect several.
+    It is 1 with more than MAX_WORKERS threads, and where workers would change more than the speed: autocast is switched
+    on for one thread, listeners may hear one thread only, and hooks may not expect several.
     """
     if rows < 2 or next(model.parameters()).device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return 1
-    heard = any(tap.listeners for tap in find_taps(model).values())
-    return 1 if heard or has_hooks(model.modules()) else torch.get_num_threads()
+    heard, threads = any(tap.listeners for tap in find_taps(model).values()), torch.get_num_threads()
+    return 1 if heard or threads > MAX_WORKERS or has_hooks(model.modules()) else threads
 
 
 def isolate_errors(rows: list[RowT], work: Callable[[list[RowT]], Sequence[ResultT]]) -> "list[ResultT | ValueError]":

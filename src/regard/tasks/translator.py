@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from regard.inspection.watch import Replay
     from regard.tasks.influence import Influence
 
-LENGTH_FACTOR, EXTRA_LENGTH = 2, 50
+LENGTH_FACTOR, EXTRA_LENGTH = 2, 20
 """The default maximum length: LENGTH_FACTOR times the tokens of the source, and EXTRA_LENGTH more."""
 MBR_SAMPLES = 32
 """The default number of samples of `mbr`."""
