@@ -462,7 +462,8 @@ def map_batches(rows: Sequence[RowT], lengths: Sequence[int], work: Callable[[li
     """
     tokens = MAX_BATCH_TOKENS if tokens is None else checks.whole_number("batch_tokens", tokens, 1)
     workers = max(1, min(workers, sum(lengths) // MIN_WORKER_TOKENS))
-    batches = [*length_batches(lengths, max(1, min(tokens, sum(lengths)) // workers))]
+    share = tokens if workers == 1 else max(1, min(tokens, sum(lengths)) // workers)
+    batches = [*length_batches(lengths, share)]
     results: dict[int, ResultT] = {}
     with worker_threads(min(workers, len(batches))) as map_parts:
         found = map_parts(lambda numbers: work([rows[number] for number in numbers]), batches)
