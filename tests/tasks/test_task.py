@@ -254,10 +254,10 @@ def test_batches_at_the_same_time(four_threads):
         sizes.append(len(some))
         return [(row, torch.get_num_threads()) for row in some]
 
-    rows = [*range(800)]
-    found = map_batches(rows, [1] * 800, work, 400, workers=2)
+    rows = [*range(4 * MIN_WORKER_TOKENS)]
+    found = map_batches(rows, [1] * len(rows), work, 2 * MIN_WORKER_TOKENS, workers=2)
     assert found == [(row, 1) for row in rows]
-    assert sizes == [200] * 4  # the batches of both together have 400 tokens
+    assert sizes == [MIN_WORKER_TOKENS] * 4  # so the batches of both together have no more tokens than are allowed
     assert torch.get_num_threads() == 4
     assert ThreadPoolExecutor().submit(torch.get_num_threads).result() == 4  # a thread that begins later
 

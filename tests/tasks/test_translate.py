@@ -102,18 +102,6 @@ def test_batches_that_are_translated_at_the_same_time(options, monkeypatch):
     assert not any("forward" in vars(module) for module in translator.model.modules())  # nothing is left packed
 
 
-def test_samples_that_are_drawn_at_the_same_time(monkeypatch):
-    monkeypatch.setattr(tasks, "MIN_WORKER_TOKENS", 1)
-    completer, prompts = texting.completer(), ["the", "a cat", "one two three", "I"] * 5
-    before, want = torch.get_num_threads(), completer.sample(prompts, seed=3, max_length=10)
-    try:
-        torch.set_num_threads(3)
-        found = completer.sample(prompts, seed=3, max_length=10, batch_tokens=100)
-    finally:
-        torch.set_num_threads(before)
-    assert [one.ids for one in found] == [one.ids for one in want]
-
-
 def test_a_model_may_change_its_precision_after_a_search(float_translator):
     translator, want = float_translator
     translator.model.double()

@@ -24,7 +24,6 @@ from regard.decoding.constraints import Constraint, ForbiddenTokens
 from regard.decoding.request import Hypothesis
 from regard.decoding.sampling import TokenSampler, most_probable, seed_tensor, stream
 from regard.decoding.scoring import LengthPenalty
-from regard.kernels.packed_linear import packed_linear_layers
 from regard.tasks.search import (
     GREEDY,
     RENAMED,
@@ -45,7 +44,6 @@ from regard.tasks.task import (
     map_batches,
     max_positions,
     one_or_many,
-    search_workers,
 )
 
 if TYPE_CHECKING:
@@ -164,11 +162,10 @@ class Completer(TextTask):
         for length in {*max_lengths}:
             numbers = [number for number, one in enumerate(max_lengths) if one == length]
             some = [rows[number] for number in numbers]
-            with packed_linear_layers(self.model):  # once for all workers
-                hypotheses = map_batches(
-                    some, [(len(row) + length) * strategy.rows_per_text for row in some],
-                    lambda rows, length=length: self._hypotheses(rows, strategy, length),  # type: ignore[misc]
-                    batch_tokens, workers=search_workers(self.model, len(some)))
+            hypotheses = map_batches(
+                some, [(len(row) + length) * strategy.rows_per_text for row in some],
+                lambda rows, length=length: self._hypotheses(rows, strategy, length),  # type: ignore[misc]
+                batch_tokens)
             for number, nbest in zip(numbers, hypotheses, strict=True):
                 results[number] = with_alternatives([make_completion(tokenizer, rows[number], one) for one in nbest])
         ordered = [results[number] for number in range(len(rows))]

@@ -6,7 +6,7 @@
 
 `Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller` and `Embedder`. This module
 also writes config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`); a
-search on a CPU computes several of them at the same time (`search_workers`). The model card is written by
+translator on a CPU computes several of them at the same time (`search_workers`). The model card is written by
 `regard.tasks.card`.
 
 A task without a tokenizer takes ids only. A task does not know how its model was trained: the tables of config.toml
@@ -73,9 +73,9 @@ MAX_BATCH_TOKENS = 4096
 SIMILAR, MIN_GROUP_TOKENS = 0.75, 256
 """Rows that are encoded together on a CPU have at least this fraction of the longest one's tokens, unless they have
 fewer tokens in all."""
-MAX_WORKERS, MIN_WORKER_TOKENS = 4, 256
+MAX_WORKERS, MIN_WORKER_TOKENS = 4, 1024
 """A search with at most as many threads of torch computes as many batches at the same time, if each gets this many
-tokens: products of few rows are less efficient. More Python threads would wait for each other."""
+tokens: steps of few rows take about as long as those of more. More Python threads would wait for each other."""
 Ids = Sequence[Sequence[int]]
 AnyTokenizer = Tokenizer | PairTokenizer
 RowT = TypeVar("RowT")
