@@ -1,5 +1,6 @@
 """The pages hang together: the contents have all of them, links lead somewhere, pictures are there and small."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -198,6 +199,21 @@ def test_the_site_is_built_and_asks_no_other_server(site):
             assert 'display="inline"' in page, f"{name}: no symbol"
 
 
+def search(tab, words, result):
+    """Paste words into the search, again if need be: a page that has just loaded may not listen yet."""
+    from playwright.sync_api import TimeoutError as WaitedTooLong
+
+    for _ in range(10):
+        if not tab.evaluate("document.activeElement.shadowRoot?.activeElement?.tagName === 'INPUT'"):
+            tab.keyboard.press("Control+k")
+            tab.wait_for_timeout(1000)
+        tab.keyboard.insert_text(words)
+        with contextlib.suppress(WaitedTooLong):
+            tab.get_by_text(result).first.wait_for(timeout=30_000)
+            return
+    pytest.fail(f"the search does not find {result}")
+
+
 @pytest.mark.browser
 @pytest.mark.timeout(900)
 def test_pages_open_from_disk_and_the_search_answers(site):
@@ -216,8 +232,6 @@ def test_pages_open_from_disk_and_the_search_answers(site):
             if name == "road/recurrence.md":
                 box = tab.locator("math[display=block]").first.bounding_box()
                 assert min(box["width"] / 100, box["height"] / 10) > 1
-        tab.keyboard.press("Control+k")
-        tab.keyboard.type("rotary")
-        tab.get_by_text("Rotary.forward").first.wait_for()
+        search(tab, "rotary", "Rotary.forward")
         tab.close()
     assert not wrong
