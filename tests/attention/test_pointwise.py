@@ -3,6 +3,10 @@
 On a CPU Triton's interpreter runs the kernels, with small blocks; on a GPU they are compiled, and the sizes are larger.
 """
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -279,18 +283,77 @@ def test_keys_of_a_mask_may_be_farther_apart_than_32_bits_count():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [16, 64, 100, 256])
 @pytest.mark.parametrize("kind", KINDS)
-def test_on_a_gpu_longer_and_wider(kind, width, dtype):
+@pytest.mark.parametrize("as_matrix", [False, True])
+def test_on_a_gpu_longer_and_wider(as_matrix, kind, width, dtype):
     tensors = ask(kind, n_queries=300, n_keys=513, width=width, value_width=width, heads=4, dtype=dtype, device="cuda")
     wide = [t.detach().double().requires_grad_() for t in tensors]
     allowed = torch.tensor(oracle.causal(300, 513), device="cuda")
-    outputs = [solve(tensors, normalize=kind, mask=regard.Causal()), plain(*tensors, kind, allowed),
-               plain(*wide, kind, allowed)]
+    outputs = [solve(tensors, normalize=kind, mask=allowed if as_matrix else regard.Causal()),
+               plain(*tensors, kind, allowed), plain(*wide, kind, allowed)]
     assert_bounded(*outputs)
     upstream = torch.randn(outputs[0].shape).to("cuda", dtype)
     gradients = [torch.autograd.grad(output, inputs, upstream.to(output.dtype))
                  for output, inputs in zip(outputs, (tensors, tensors, wide), strict=True)]
     for got, literal, truth in zip(*gradients, strict=True):
         assert_bounded(got, literal, truth)
+
+
+COMPILE = """
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from regard.attention.fused import POINTWISE
+from regard.attention.problem import build_problem
+from regard.kernels import launch
+
+
+class H200:
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def compile_only(kernel, grid, arguments, options):
+    print(kernel.fn.__name__, kernel.warmup(*arguments, grid=grid, **options).metadata.shared)
+
+
+driver.set_active(H200())
+launch._run = compile_only
+for width in (5, 256):
+    tensors = [torch.zeros(2, 8, width, requires_grad=True) for _ in range(3)]
+    bias = torch.zeros(8, 8, requires_grad=True)
+    output = POINTWISE.run(build_problem(*tensors, score="dot", normalize="relu_sum", bias=bias, dropout=0.0,
+                                         mask=torch.ones(8, 8, dtype=torch.bool)))
+    torch.autograd.grad(output.sum(), [*tensors, bias])
+"""
+
+
+@pytest.mark.thorough
+def test_relu_sum_with_a_mask_matrix_and_a_bias_compiles_for_an_h200(tmp_path):
+    """Its float32 kernels multiply in float64, compile without a GPU, and need no more than the chip's memory.
+
+    In a process of its own, as the kernels of this one may be interpreted.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=250,
+                          env={**environment, "TRITON_CACHE_DIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr[-2000:]
+    kernels = [line.split() for line in done.stdout.splitlines()]
+    assert [name for name, _ in kernels] == ["_forward", "_query_gradient", "_key_gradient"] * 2
+    assert max(int(shared) for _, shared in kernels) <= 232448  # bytes of shared memory for one block
+
+
+def test_flags_of_four_bytes_take_no_more_room_than_distinct_ones():
+    flags = FLAGS[:1, :, :, :1].expand(2, 2, 18, 21)
+    wide = pointwise_triton._as_int32(flags)
+    assert torch.equal(wide, flags.int())
+    assert wide.untyped_storage().nbytes() == 2 * 18 * 4
 
 
 @pytest.mark.parametrize(("options", "words"), [

@@ -68,6 +68,8 @@ class PointwiseAttention(torch.autograd.Function):
         if kind == "relu_sum":
             wider = torch.float64 if dtype == torch.float32 else torch.float32
             query, key, value = (tensor.to(wider) for tensor in (query, key, value))
+            if matrix is not None and wider == torch.float64:
+                matrix = _as_int32(matrix)
         query, key, value, low, high = (tensor.contiguous() for tensor in (query, key, value, low, high))
         (B, H, Q, _), E = query.shape, value.shape[-1]
         out = query.new_empty(B, H, Q, E)
@@ -136,6 +138,16 @@ def _constants(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, m
 def _matrix_arguments(matrix: Tensor | None, query: Tensor) -> tuple[Any, ...]:
     """A (B, H, Q, K) tensor and its strides; where there is none, placeholders that are not read."""
     return (query, 0, 0, 0, 0) if matrix is None else (matrix, *matrix.stride())
+
+
+def _as_int32(matrix: Tensor) -> Tensor:
+    """The flags in four bytes each, for products in float64; expanded dimensions stay expanded.
+
+    Triton chooses the layout of a product's operands by the narrowest number that they were computed from, and with
+    one byte it chooses one that it cannot compile for float64: "PassManager::run failed" (triton 3.5 to 3.7).
+    """
+    distinct = tuple(slice(1 if step == 0 else None) for step in matrix.stride())
+    return matrix[distinct].to(torch.int32).expand_as(matrix)
 
 
 def _query_blocks(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
