@@ -25,8 +25,8 @@ if (location.protocol === "file:") {
       inside.document.head.append(script);
     }
 
-    postMessage(data) {
-      const inside = this.frame.contentWindow;
+    postMessage(given) {
+      const inside = this.frame.contentWindow, data = structuredClone(given);  // the script may change what it gets
       if (this.waiting) this.waiting.push(data);
       else if (inside) setTimeout(() => inside.dispatchEvent(new inside.MessageEvent("message", { data })));
     }

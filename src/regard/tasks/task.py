@@ -16,6 +16,7 @@ about the training are kept as they are.
 import functools
 import inspect
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -435,6 +436,21 @@ def length_batches(lengths: Sequence[int], tokens: int | None = None) -> Iterato
         yield batch
 
 
+def even_batches(lengths: Sequence[int], tokens: int, workers: int) -> list[list[int]]:
+    """The batches of `length_batches` for workers whose batches have at most `tokens` tokens together.
+
+    Each worker gets as many batches as the others, and all are about equally large: one that computes alone at the end
+    would keep the others waiting.
+    """
+    if workers == 1:
+        return [*length_batches(lengths, tokens)]
+    most = max(1, min(tokens, sum(lengths)) // workers)
+    count = sum(1 for _ in length_batches(lengths, most))
+    count += -count % workers
+    smallest = bisect_left(range(1, most), -count, key=lambda size: -sum(1 for _ in length_batches(lengths, size)))
+    return [*length_batches(lengths, 1 + smallest)]
+
+
 def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
     """Groups of row numbers, the longest rows first, so that little padding is needed in each.
 
@@ -462,8 +478,7 @@ def map_batches(rows: Sequence[RowT], lengths: Sequence[int], work: Callable[[li
     """
     tokens = MAX_BATCH_TOKENS if tokens is None else checks.whole_number("batch_tokens", tokens, 1)
     workers = max(1, min(workers, sum(lengths) // MIN_WORKER_TOKENS))
-    share = tokens if workers == 1 else max(1, min(tokens, sum(lengths)) // workers)
-    batches = [*length_batches(lengths, share)]
+    batches = even_batches(lengths, tokens, workers)
     results: dict[int, ResultT] = {}
     with worker_threads(min(workers, len(batches))) as map_parts:
         found = map_parts(lambda numbers: work([rows[number] for number in numbers]), batches)
