@@ -45,7 +45,9 @@ def quick_topk(values: Tensor, count: int) -> TopK:
     if count >= values.shape[-1]:
         certain = torch.zeros((), dtype=torch.bool, device=values.device)
         return TopK(*values.sort(dim=-1, descending=True, stable=True), certain)
-    found, places = _stable_sort(*_unordered_topk(values, count + 1))
+    found, places = _sorted_topk(values, count + 1)
+    if values.device.type != "cpu" or bool((found[:, 1:] == found[:, :-1]).any()):  # looking is faster than sorting
+        found, places = _stable_sort(found, places)
     last = found[:, count - 1]
     ambiguous = (last == found[:, count]) & (last > -torch.inf)  # forbidden tokens need no order
     return TopK(found[:, :count], places[:, :count], ambiguous.any())
@@ -63,8 +65,8 @@ def exact_topk(values: Tensor, count: int) -> TopK:
     return TopK(found, places, torch.zeros_like(ambiguous))
 
 
-def _unordered_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` highest values of each row and their places, in any order among equals.
+def _sorted_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` highest values of each row, the highest first, and their places, in any order among equals.
 
     A CPU finds the maximum of a piece many times faster than the highest few of as many values. So it searches only
     the `count` pieces with the highest maxima.
@@ -289,7 +291,8 @@ class LiveHypotheses:
         every = index.expand(-1, -1, width)
         ids, logs = (pad_tokens(old, width).gather(1, every).scatter(-1, places, new.unsqueeze(-1))
                      for old, new in ((self.ids, candidates.tokens), (self.logs, candidates.logs.to(self.logs.dtype))))
-        coverage = self.coverage.gather(1, index.expand(-1, -1, self.coverage.shape[-1]))
+        states = self.coverage.shape[-1]
+        coverage = self.coverage.gather(1, index.expand(-1, -1, states)) if states else self.coverage
         term_states = self.term_states.gather(1, candidates.parents) if term_states is None else term_states
         return LiveHypotheses(candidates.totals, ids, logs, candidates.tokens, term_states, coverage)
 
