@@ -42,20 +42,12 @@ def quick_topk(values: Tensor, count: int) -> TopK:
     But if the next value is lower than the last one, it left out no equal one. Reading `ambiguous` waits for the
     device.
     """
-    if count >= values.shape[-1]:
-        certain = torch.zeros((), dtype=torch.bool, device=values.device)
-        return TopK(*values.sort(dim=-1, descending=True, stable=True), certain)
-    found, places = _sorted_topk(values, count + 1)
-    if values.device.type != "cpu" or bool((found[:, 1:] == found[:, :-1]).any()):  # looking is faster than sorting
-        found, places = _stable_sort(found, places)
-    last = found[:, count - 1]
-    ambiguous = (last == found[:, count]) & (last > -torch.inf)  # forbidden tokens need no order
-    return TopK(found[:, :count], places[:, :count], ambiguous.any())
+    return _topk(values, count, _sort_if_equal if values.device.type == "cpu" else _stable_sort)
 
 
 def exact_topk(values: Tensor, count: int) -> TopK:
     """The same, never ambiguous, but several times slower: it looks for the first values that equal the last one."""
-    found, places, ambiguous = quick_topk(values, count)
+    found, places, ambiguous = _topk(values, count, _stable_sort)
     last = found[:, -1:]
     every = torch.arange(values.shape[-1], device=values.device)
     equal = torch.where(values == last, every, values.shape[-1]).topk(count, dim=-1, largest=False).values.sort().values
@@ -63,6 +55,16 @@ def exact_topk(values: Tensor, count: int) -> TopK:
     rank = torch.arange(count, device=values.device)
     places = torch.where(rank < above, places, equal.gather(-1, (rank - above).clamp(min=0)))
     return TopK(found, places, torch.zeros_like(ambiguous))
+
+
+def _topk(values: Tensor, count: int, sort: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> TopK:
+    if count >= values.shape[-1]:
+        certain = torch.zeros((), dtype=torch.bool, device=values.device)
+        return TopK(*values.sort(dim=-1, descending=True, stable=True), certain)
+    found, places = sort(*_sorted_topk(values, count + 1))
+    last = found[:, count - 1]
+    ambiguous = (last == found[:, count]) & (last > -torch.inf)  # forbidden tokens need no order
+    return TopK(found[:, :count], places[:, :count], ambiguous.any())
 
 
 def _sorted_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -84,6 +86,11 @@ def _sorted_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         places = torch.cat([places, rest.expand(R, -1)], dim=-1)
     found, order = values.gather(-1, places).topk(count, dim=-1)
     return found, places.gather(-1, order)
+
+
+def _sort_if_equal(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """The result of `_stable_sort` for sorted values. Looking for equal ones is faster, but waits for the device."""
+    return _stable_sort(values, places) if (values[:, 1:] == values[:, :-1]).any() else (values, places)
 
 
 def _stable_sort(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
