@@ -90,7 +90,7 @@ def test_what_only_looks_like_a_conflict_is_built(changes):
 
 @pytest.mark.parametrize(("given", "changes", "parts"), [
     ("transformr", {}, ["one of attention, bert, classifier, conv", 'Did you mean "transformer"?']),
-    ("transformer-huge", {}, ["tiny, small, big, student, base", "transformer-huge"]),
+    ("transformer-huge", {}, ["tiny, small, medium, big, student, base", "transformer-huge"]),
     ("seq2seq-attention-big", {"widht": 3}, ['unknown key "widht"', 'did you mean "width"?', "source_vocab_size"]),
     ("gpt", {"vocab_size": 10**9}, ["parameters", "GiB", "memory"]),
     ("gpt", {"vocab_size": 9, "stack.layers": 10**12}, ["GiB"]),

@@ -71,7 +71,7 @@ def test_a_recipe_of_another_task(task, recipe, message):
 
 @pytest.mark.parametrize(("recipe", "message"), [
     ("transfromer", 'is "transfromer" instead. Did you mean "transformer"?'),
-    ("transformer-tny", 'tiny, small, big, student, base, but is "transformer-tny" instead. Did you mean'),
+    ("transformer-tny", 'tiny, small, medium, big, student, base, but is "transformer-tny" instead. Did you mean'),
 ])
 def test_an_unknown_recipe(recipe, message, tmp_path):
     file = tmp_path / "own.toml"
@@ -144,7 +144,7 @@ def test_what_may_fit_some_data_is_not_refused(changes):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"model.width": 30}, '"heads" in [model.encoder.mixer]: 4 does not divide the width, 30'),
+    ({"model.width": 31}, '"heads" in [model.encoder.mixer]: 4 does not divide the width, 31'),
     ({"training.parallelism": "fsdp", "training.validation.metric": "bleu"},
      '"metric" in [training.validation]: only "loss" can be computed if the parameters are sharded'),
     ({"training.schedule.warmup_steps": 9, "training.schedule.max_steps": 8},
@@ -180,8 +180,8 @@ def test_choices_fill_what_was_not_asked_for():
 
 
 def test_recipes_and_their_sizes():
-    assert recipe_sizes("transformer") == ["transformer-tiny", "transformer-small", "transformer-big",
-                                           "transformer-student", "transformer"]
+    assert recipe_sizes("transformer") == ["transformer-tiny", "transformer-small", "transformer-medium",
+                                           "transformer-big", "transformer-student", "transformer"]
     assert recipe_sizes("transformer-small") == ["transformer-small"]
     assert {choice.key: choice.value for choice in recipe_defaults("transformer-tiny")}["model.encoder.layers"] == 2
     assert all(choice.key.startswith("model.") for choice in recipe_defaults("seq2seq"))

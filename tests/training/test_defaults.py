@@ -107,6 +107,25 @@ def test_a_student_of_many_translations_needs_no_rdrop_and_more_epochs():
     assert many["training.epochs"] > training_values(290_000, GPU)["training.epochs"]
 
 
+def test_a_narrow_student_of_many_translations_learns_at_a_higher_rate():
+    def rate(pairs, width, *, distilled=True):
+        return training_values(pairs, GPU, distilled=distilled, width=width)["training.schedule.learning_rate"]
+
+    assert rate(290_000, 128) == choices.STUDENT_RATE > rate(290_000, 160) == rate(290_000, None)
+    assert rate(29_000, 128) == rate(290_000, 128, distilled=False) == rate(290_000, 160)
+
+
+def test_a_transformer_of_several_directions_is_wider():
+    def recipe(pairs, device, requested=None):
+        return choices.translation_recipe(pairs, device, requested, directions=True).value
+
+    assert recipe(174_000, GPU) == recipe(174_000, GPU, "transformer") == "transformer-medium"
+    assert recipe(174_000, GPU, "conv") == choices.translation_recipe(174_000, GPU, "conv").value
+    assert recipe(174_000, GPU, "transformer-tiny") == "transformer-tiny"
+    assert recipe(2_000_000, GPU) == choices.translation_recipe(2_000_000, GPU, None).value
+    assert recipe(174_000, CPU) == choices.translation_recipe(174_000, CPU, None).value
+
+
 def test_several_directions_are_learned_longer():
     alone, several = (training_values(174_000, GPU, directions=directions) for directions in (False, True))
     assert several["training.epochs"] > alone["training.epochs"]

@@ -40,6 +40,8 @@ FEW_DIRECTION_PAIRS, DIRECTION_EPOCHS = 300_000, 90
 MANY_DISTILLED, STUDENT_EPOCHS = 100_000, 60
 """From this many translations of a teacher on, a student does not overfit; it is trained for this many epochs on a
 GPU."""
+STUDENT_WIDTH, STUDENT_RATE = 128, 2e-3
+"""The learning rate of a student up to this width that learns from many translations."""
 TEACHER_SHARE = 0.0
 """The default share of the teacher's probabilities in the loss of a student."""
 LANGUAGE_RECIPE = "llama"
@@ -229,9 +231,16 @@ def sampled_sources(sources: int, device_kind: str) -> int:
     return max(0, SOURCES_OF_STUDENT - sources) if device_kind == "cuda" else 0
 
 
-def translation_recipe(pairs: int, device: DeviceProperties, requested: str | None) -> Default:
-    """The recipe of the model."""
+def translation_recipe(pairs: int, device: DeviceProperties, requested: str | None, *,
+                       directions: bool = False) -> Default:
+    """The recipe of the model.
+
+    Args:
+        directions: whether the model has several directions, for which a Transformer is wider.
+    """
     size = by_threshold(pairs, TRANSLATION_SIZES, "big")
+    if directions and device.fast and size == "small" and requested in (None, TRANSLATION_RECIPE):
+        return _recipe(TRANSLATION_RECIPE, "medium", f"{checks.plural(pairs, 'pair')} of several directions", device)
     return _recipe(requested or TRANSLATION_RECIPE, size if device.fast else CPU_SIZES[size],
                    checks.plural(pairs, "pair"), device)
 
@@ -263,8 +272,8 @@ def translation_model(pairs: int, table: Mapping[str, Any], *, distilled: bool =
 
 
 def translation_training(pairs: int, tokens: int, mixers: Collection[str], device: DeviceProperties,
-                         requested: Mapping[str, Any], *, distilled: bool = False,
-                         directions: bool = False) -> Iterator[Default]:
+                         requested: Mapping[str, Any], *, distilled: bool = False, directions: bool = False,
+                         width: int | None = None) -> Iterator[Default]:
     """Defaults of [training].
 
     Args:
@@ -274,6 +283,7 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
         distilled: whether the targets are translations of a teacher. With many of them a small model does not overfit:
             it needs no R-Drop, and a longer training.
         directions: whether the model has several directions, which takes longer to learn.
+        width: of the model; None for one that is not narrow.
     """
     few, taught = pairs < FEW_PAIRS, distilled and pairs >= MANY_DISTILLED
     precision = lookup(requested, "precision", "bfloat16" if device.fast and device.has_bfloat16 else "float32")
@@ -295,7 +305,10 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
     epochs, steps = training_length(requested, often, tokens / batch, device,
                                     "upper limit; early stopping may end the training sooner")
     yield from epochs
-    yield from _schedule("linear", "constant, then linear decay to 0", 1e-3 if few else 7e-4,
+    rate = 1e-3 if few else 7e-4
+    if taught and width is not None and width <= STUDENT_WIDTH:
+        rate = STUDENT_RATE
+    yield from _schedule("linear", "constant, then linear decay to 0", rate,
                          max(1, min(1500 if few else 4000, steps // 5)), 0.01)
     yield Default("training.schedule.constant_fraction", 0.5, "half of all steps run at the full learning rate")
     yield from _validation(requested, steps, 16, "chrf", "suits short texts and languages with many word forms", 6,

@@ -418,7 +418,8 @@ class TranslationSetup(TaskSetup):
     def recipe_default(self, prepared: PreparedTranslation, device: DeviceProperties, requested: str | None) -> Default:
         if prepared.survey.distilled and requested is None:
             return defaults.STUDENT_DEFAULT
-        return defaults.translation_recipe(len(prepared.store), device, requested)
+        return defaults.translation_recipe(len(prepared.store), device, requested,
+                                           directions=bool(prepared.survey.directions))
 
     def training_defaults(self, prepared: PreparedTranslation, tables: Mapping[str, Any],
                           device: DeviceProperties) -> list[Default]:
@@ -442,7 +443,8 @@ class TranslationSetup(TaskSetup):
                   [Default("model.share_embeddings", False, "each side has its own tokenizer")]),
                 *defaults.translation_model(largest, tables["model"], distilled=prepared.survey.distilled),
                 *defaults.translation_training(pairs, tokens, mixers, device, tables.get("training", {}),
-                                               distilled=prepared.survey.distilled, directions=several)]
+                                               distilled=prepared.survey.distilled, directions=several,
+                                               width=tables["model"]["width"])]
 
     def _finetuning_defaults(self, start: StartModel, prepared: PreparedTranslation, tables: Mapping[str, Any],
                              device: DeviceProperties) -> list[Default]:
