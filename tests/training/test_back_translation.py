@@ -8,6 +8,7 @@ import trained
 import regard
 from regard.data import phrasebook
 from regard.storage import folder as folders
+from regard.tasks.completer import Completer, Completion
 from regard.training import back_translation, defaults, distillation, synthesis
 from regard.training.api import train as train_in_python
 from regard.training.config import DataConfig
@@ -216,7 +217,44 @@ def test_on_a_cpu_nothing_is_sampled_unasked(folder, made):
     assert not any("Sampled" in note for note in recorder.notes())
 
 
-@pytest.mark.parametrize(("given", "expected"), [((29_000, "cuda"), 271_000), ((10**6, "cuda"), 0), ((50, "cpu"), 0)])
+LANGUAGE_MODEL = {"recipe": "llama-tiny", "tokenizer.vocab_size": 420, "training.schedule.max_steps": 3}
+
+
+def test_a_language_model_writes_half_of_the_new_sources(folder, made, monkeypatch):
+    monkeypatch.setattr(defaults, "MODELLING_DEVICES", ("cpu",))
+    monkeypatch.setattr(defaults, "MIN_MODELLED_SOURCES", 1)
+    monkeypatch.setattr(distillation, "LANGUAGE_MODEL", LANGUAGE_MODEL)
+    monkeypatch.setattr(distillation, "SAMPLED_TOKENS", 20)
+    lines = iter(range(10**6))
+    sampled = []
+
+    def sample(completer, prompt, **options):
+        """Texts of several lines; the last line of each is unfinished."""
+        assert completer.model.training is False
+        sampled.append((prompt, options["num_samples"]))
+        written = ["A new cat.", f"Dog {next(lines)}.", "", "\x00", 999 * "a", "unfinished"]
+        return Completion("\n".join(written), 0.0, (), cut=True)
+
+    monkeypatch.setattr(Completer, "sample", sample)
+    result, recorder = run(folder, "student-of-modelled", "sources.txt", teacher="model", sampled_sources=10,
+                           keep="modelled.tsv")
+    assert result.finished
+    sources = [line.split("\t")[0] for line in (folder / "modelled.tsv").read_text(encoding="utf-8").splitlines()]
+    assert sources[-5:] == ["A new cat.", "Dog 0.", "Dog 1.", "Dog 2.", "Dog 3."]
+    assert len(sources) == len({*sources}) == 12 + 10
+    assert sampled == [("\n", 5)] * 4
+    assert any("Stage 1 of 3" in note for note in recorder.notes())
+    assert any("10 new sources from an n-gram model and a language model" in note for note in recorder.notes())
+    assert not (folder / "student-of-modelled" / "data").exists()
+
+
+@pytest.mark.parametrize(("given", "expected"), [((29_000, 900_000, "cuda"), 450_000), ((9_000, 900_000, "cuda"), 0),
+                                                 ((29_000, 900_000, "cpu"), 0), ((29_000, 0, "cuda"), 0)])
+def test_how_many_sources_a_language_model_writes(given, expected):
+    assert defaults.modelled_sources(*given) == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [((29_000, "cuda"), 871_000), ((10**6, "cuda"), 0), ((50, "cpu"), 0)])
 def test_how_many_sources_are_sampled_by_default(given, expected):
     assert defaults.sampled_sources(*given) == expected
 

@@ -10,7 +10,11 @@ from regard.data import phrasebook
 pytestmark = pytest.mark.thorough
 
 KILLED = -signal.SIGKILL
-PATCHES = {"regard.training.synthesis.BLOCK_SIZE": 8}
+LANGUAGE_MODEL = {"recipe": "llama-tiny", "tokenizer.vocab_size": 420, **{
+    key: value for key, value in trained.TINY.items() if key.startswith("training.") and "batches" not in key}}
+PATCHES = {"regard.training.synthesis.BLOCK_SIZE": 8, "regard.training.defaults.MODELLING_DEVICES": ["cpu"],
+           "regard.training.defaults.MIN_MODELLED_SOURCES": 50, "regard.training.distillation.LANGUAGE_MODEL":
+           LANGUAGE_MODEL, "regard.training.distillation.SAMPLED_TOKENS": 60}
 BACK_TRANSLATION = [  # one after another in one folder, each but the first with --resume
     {"event": "TrainingProgress", "step": 1},                   # in the reverse training, before a checkpoint
     {"event": "TrainingProgress", "step": 4},                   # after one
@@ -26,6 +30,11 @@ DISTILLATION = [
     {"event": "SynthesisProgress", "step": 16}, {"event": "SynthesisProgress", "step": 48},
     {"event": "SynthesisProgress", "step": 56, "touch": 1},
     {"event": "TrainingProgress", "step": 2}, {"event": "TrainingProgress", "step": 5},
+]
+MODELLED = [  # from sources for which there is a language model
+    {"event": "TrainingProgress", "step": 1}, {"event": "TrainingProgress", "step": 4},
+    {"event": "CheckpointSaved", "step": 6}, {"event": "SynthesisProgress", "step": 16},
+    {"event": "TrainingProgress", "step": 3},
 ]
 TAUGHT = [  # by the probabilities of the teacher too, whose tokenizer the student has
     {"event": "SynthesisProgress", "step": 16}, {"event": "TrainingProgress", "step": 2},
@@ -43,6 +52,8 @@ def folder(tmp_path_factory):
     found = list(phrasebook.pairs(40, seed=5, max_words=6))
     (place / "mono.txt").write_text("".join(f"{pair.target}\n" for pair in found), encoding="utf-8")
     (place / "sources.txt").write_text("".join(f"{pair.source}\n" for pair in found), encoding="utf-8")
+    more = phrasebook.pairs(60, seed=6, max_words=6)
+    (place / "many.txt").write_text("".join(f"{pair.source}\n" for pair in more), encoding="utf-8")
     return place
 
 
@@ -53,8 +64,8 @@ def codes(folder):
         return trained.arguments(folder / "pairs.tsv", folder / name, "--monolingual", folder / "mono.txt",
                                  "--keep-synthetic", folder / f"{name}.tsv", *more, tokenizer__vocab_size=420)
 
-    def distilled(name, *more):
-        return trained.arguments(folder / "sources.txt", folder / name, "--teacher", folder / "plain",
+    def distilled(name, *more, sources="sources.txt"):
+        return trained.arguments(folder / sources, folder / name, "--teacher", folder / "plain",
                                  "--sampled-sources", "16", *more, tokenizer__vocab_size=420,
                                  data__filters__drop="[]")  # it has learned nothing
 
@@ -63,9 +74,14 @@ def codes(folder):
         tokenizer = next(at for at, value in enumerate(given) if value.startswith("tokenizer."))
         return [*given[:tokenizer - 1], *given[tokenizer + 1:]]
 
-    calls = [("plain", back("plain"), None), ("student", distilled("student"), None), ("whole", taught("whole"), None)]
+    def modelled(name, *more):
+        return distilled(name, *more, sources="many.txt")
+
+    calls = [("plain", back("plain"), None), ("student", distilled("student"), None), ("whole", taught("whole"), None),
+             ("student of many", modelled("student of many"), None)]
     for name, make, moments in (("chain", back, BACK_TRANSLATION), ("pupil", distilled, DISTILLATION),
-                                ("taught", taught, TAUGHT), ("interrupted", back, INTERRUPTED)):
+                                ("modelled", modelled, MODELLED), ("taught", taught, TAUGHT),
+                                ("interrupted", back, INTERRUPTED)):
         calls += [(name, make(name, *(["--resume"] if turn else [])), moment)
                   for turn, moment in enumerate([*moments, None])]
     found = {}
@@ -113,6 +129,13 @@ def test_a_student_is_resumed(folder, codes):
     assert [code for code, _ in codes["student"]] == [0]
     assert [code for code, _ in codes["pupil"]] == [KILLED] * len(DISTILLATION) + [0]
     assert_same(folder, "pupil", "student")
+
+
+def test_a_student_of_a_language_model_is_resumed(folder, codes):
+    assert [code for code, _ in codes["student of many"]] == [0]
+    assert [f"Stage {stage} of 3" in codes["student of many"][0][1] for stage in (1, 2, 3)] == [True] * 3
+    assert [code for code, _ in codes["modelled"]] == [KILLED] * len(MODELLED) + [0]
+    assert_same(folder, "modelled", "student of many")
 
 
 def test_a_student_that_its_teacher_accompanies_is_resumed(folder, codes):

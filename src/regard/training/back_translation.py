@@ -16,7 +16,7 @@ and sentences that are left then are not used; the rest is for the model.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from regard.training.defaults import by_threshold, lookup
 from regard.training.logging import Note
 from regard.training.resolution import CHECKPOINTS_FOLDER, REVERSE_FOLDER, total_time
 from regard.training.short_options import OptionSpelling
-from regard.training.synthesis import StageContext, Staged, TextSelection, WrittenPairs
+from regard.training.synthesis import StageContext, Staged, TextSelection, TrainStage, WrittenPairs
 from regard.training.tasks.interface import SyntheticPairs, TrainingRequest
 from regard.training.tasks.sentence_pairs import TranslationSurvey
 
@@ -44,8 +44,6 @@ TEMPERATURES = ((100_000, 0.5),)
 """The default temperature for reverse models of fewer real pairs than this; 1 for more."""
 REVERSE_FRACTION, WRITING_FRACTION = 0.3, 0.5
 """The share of the time limit that the reverse model may take, and the share that has passed when writing ends."""
-TrainStage = Callable[[TrainingRequest, TomlDocument], Any]
-"""Trains a model in a stage; the result is a `TrainingResult`."""
 
 
 def back_translate(context: StageContext, train_stage: TrainStage) -> Any:

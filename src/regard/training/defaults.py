@@ -32,14 +32,17 @@ MIN_SPLIT_PAIRS = 20
 """With fewer pairs there is no validation split."""
 STUDENT_RECIPE = "transformer-student"
 """Of a model that learns from a teacher: the encoder is deep, since it runs once a sentence, the decoder shallow."""
-SOURCES_OF_STUDENT = 300_000
+SOURCES_OF_STUDENT = 900_000
 """With fewer sources for a teacher, new ones are sampled by default, on a GPU: a student that learns from few of them
 stays far below its teacher, which has seen most of them in its own training."""
+MODELLED_SHARE, MIN_MODELLED_SOURCES, MODELLING_DEVICES = 0.5, 10_000, ("cuda",)
+"""The share of new sources that a language model writes, from this many given ones on, and where it is trained; an
+n-gram model writes the others."""
 FEW_DIRECTION_PAIRS, DIRECTION_EPOCHS = 300_000, 90
 """A model of several directions with fewer pairs in all is trained for at least this many epochs on a GPU."""
-MANY_DISTILLED, STUDENT_EPOCHS = 100_000, 60
-"""From this many translations of a teacher on, a student does not overfit; it is trained for this many epochs on a
-GPU."""
+MANY_DISTILLED, STUDENT_EPOCHS = 100_000, ((500_000, 60), (1_000_000, 25))
+"""From this many translations of a teacher on, a student does not overfit; it is trained for as many epochs on a GPU,
+below each number of translations."""
 STUDENT_WIDTH, STUDENT_RATE = 128, 2e-3
 """The learning rate of a student up to this width that learns from many translations."""
 TEACHER_SHARE = 0.0
@@ -221,7 +224,7 @@ def translation_tokenizer(pairs: int, requested: Mapping[str, Any], *, distilled
     """
     size = by_threshold(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
     if distilled:
-        size = by_threshold(pairs, ((2_000, 1000), (10_000, 2000), (1_000_000, 3000)), 8000)
+        size = by_threshold(pairs, ((2_000, 1000), (1_000_000, 2000)), 8000)
     yield from _subwords(requested, size, checks.plural(pairs, "pair"))
     yield Default("data.joint_tokenizer", True, "names and numbers are the same in both languages")
 
@@ -229,6 +232,12 @@ def translation_tokenizer(pairs: int, requested: Mapping[str, Any], *, distilled
 def sampled_sources(sources: int, device_kind: str) -> int:
     """How many new sources are sampled for a teacher; none on a CPU, where translating them would take hours."""
     return max(0, SOURCES_OF_STUDENT - sources) if device_kind == "cuda" else 0
+
+
+def modelled_sources(sources: int, sampled: int, device_kind: str) -> int:
+    """How many of the sampled sources a language model writes: none on a CPU, which would train it for long."""
+    enough = sources >= MIN_MODELLED_SOURCES and device_kind in MODELLING_DEVICES
+    return int(MODELLED_SHARE * sampled) if enough else 0
 
 
 def translation_recipe(pairs: int, device: DeviceProperties, requested: str | None, *,
@@ -299,7 +308,9 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
     if few and not taught and (device.fast or pairs < 20_000) and lookup(requested, "rdrop", 1.0):
         yield Default("training.rdrop", 5.0, "R-Drop helps most with few pairs")
     yield _ema(0.998 if few else 0.9995)
-    often = STUDENT_EPOCHS if taught and few and device.fast else _translation_epochs(pairs, device)
+    often = _translation_epochs(pairs, device)
+    if taught and few and device.fast:
+        often = by_threshold(pairs, STUDENT_EPOCHS, often)
     if directions and device.fast and pairs < FEW_DIRECTION_PAIRS:
         often = max(often, DIRECTION_EPOCHS)
     epochs, steps = training_length(requested, often, tokens / batch, device,

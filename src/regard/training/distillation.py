@@ -1,11 +1,12 @@
 """Distillation: a small, fast student learns from the translations of a teacher (Kim and Rush 2016).
 
-    1. new sources are sampled from an n-gram model of the given ones (`regard.data.ngrams`), if those are few
+    1. new sources are sampled from models of the given ones, if those are few
     2. the teacher translates every source by beam search
     3. the student is trained on these translations, which are easier to learn than those of people
 
 A teacher translates the sources of its own training nearly as people did, so they show little of what else it has
-learned; it is the new ones that do.
+learned; it is the new ones that do. An n-gram model writes them (`regard.data.ngrams`); on a GPU, where that takes a
+minute, a language model is trained too and writes half of them.
 
 The given sources are lines of a plain file, or those of sentence pairs. Of sentence pairs some are held out, and
 validation compares with their own targets, not with the teacher; it does the same on validation data of the user. The
@@ -17,9 +18,10 @@ fast, and a teacher of any kind will do. With `training.teacher_share` (word-lev
 probabilities that the teacher gives to every token of these translations: then it has the tokenizer of the teacher,
 which reads every batch of the training (`regard.training.tasks.translation.Teacher`).
 
-With a time limit, translating ends when WRITING_FRACTION of it has passed.
+With a time limit, the language model gets MODEL_FRACTION of it, and translating ends when WRITING_FRACTION has passed.
 """
 
+import itertools
 import json
 import os
 import time
@@ -27,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regard.checks import plural
 from regard.data.languages import LanguagePair, target_controls
@@ -36,30 +38,40 @@ from regard.data.sources import formats
 from regard.data.sources.text import DataError, printable
 from regard.data.tokenizer.interface import PairTokenizer
 from regard.storage import filesystem
+from regard.tasks.completer import Completer
 from regard.tasks.documents import files_digest, model_fingerprint
 from regard.tasks.evaluation import corpus_scores
+from regard.tasks.load import load
 from regard.tasks.search import Beam
 from regard.tasks.translator import Translator
 from regard.toml import TomlDocument
 from regard.training import synthesis
-from regard.training.defaults import TEACHER_SHARE, lookup, sampled_sources
+from regard.training.checkpoints import list_steps
+from regard.training.defaults import TEACHER_SHARE, lookup, modelled_sources, sampled_sources
 from regard.training.logging import Note
-from regard.training.resolution import total_time
+from regard.training.resolution import CHECKPOINTS_FOLDER, total_time
 from regard.training.short_options import OptionSpelling
 from regard.training.status import format_score
-from regard.training.synthesis import StageContext, Staged, TextSelection
+from regard.training.synthesis import StageContext, Staged, TextSelection, TrainStage
 from regard.training.tasks.common import hash_bytes
 from regard.training.tasks.interface import SyntheticPairs, TrainingRequest
 from regard.training.tasks.sentence_pairs import TranslationSurvey
 from regard.training.tasks.translation import TranslationTask
 
 DISTILLED_FILE, HELD_OUT_FILE, SAMPLED_FILE = "distilled.jsonl", "held-out.jsonl", "sampled.json"
+GIVEN_FILE, LANGUAGE_MODEL_FOLDER = "given.txt", "language-model"
+"""In the data folder: the given sources as lines, and the language model of them."""
 SHARE_KEY = "training.teacher_share"
 VOCABULARY_KEYS = ("data.joint_tokenizer", "model.source_vocab_size", "model.target_vocab_size")
 """Keys that determine the vocabulary, besides those of [tokenizer]."""
 TEACHER_BEAMS = 5
-WRITING_FRACTION = 0.4
-"""Of the time limit: what has passed when the teacher ends."""
+MODEL_FRACTION, WRITING_FRACTION = 0.1, 0.4
+"""Of the time limit: what the language model may take, and what has passed when the teacher ends."""
+LANGUAGE_MODEL: Mapping[str, Any] = {"tokenizer.vocab_size": 4000}
+"""The settings of the language model that are not the defaults: subwords, also for a short text."""
+SAMPLED_ROWS, SAMPLED_TOKENS, MAX_FAILED_ROUNDS = 2048, 250, 3
+"""Texts that the language model writes side by side, and their tokens, of which each line is a sentence. After this
+many rounds without a new sentence, there is little left to sample."""
 
 
 class DistinctSources:
@@ -127,8 +139,12 @@ def teacher_share(document: TomlDocument) -> float:
     return float(given)
 
 
-def distill(context: StageContext) -> Staged:
-    """Let the teacher translate, and return the training of the student."""
+def distill(context: StageContext, train_stage: TrainStage) -> Any:
+    """Let the teacher translate.
+
+    Returns:
+        the `Staged` training of the student; or the result of the language model's training, if that was interrupted.
+    """
     request, folder = context.request, teacher_folder(context)
     path, data = context.place / DISTILLED_FILE, _read_data(context)
     languages = synthesis.known_languages(context.document, data.survey)
@@ -137,10 +153,13 @@ def distill(context: StageContext) -> Staged:
         writer = _load_teacher(context, data, languages)
         if taught:
             _check_vocabulary(context, writer)
+        interrupted = _sample_sources(context, data.sources, train_stage)
+        if interrupted is not None:
+            return interrupted._replace(folder=request.output)
         if context.processes.main:
-            sampled = _sample_sources(context, data.sources)
-            context.begin(1, 2, f"the teacher translates by beam search, {TEACHER_BEAMS} beams")
-            _write(context, path, writer, folder, data, sampled)
+            stages = _stages(context)
+            context.begin(stages - 1, stages, f"the teacher translates by beam search, {TEACHER_BEAMS} beams")
+            _write(context, path, writer, folder, data, _stored_samples(context))
         del writer  # on a GPU the buffers of its search would take memory while the student is trained
         context.processes.barrier()
     teacher = None
@@ -148,7 +167,8 @@ def distill(context: StageContext) -> Staged:
         teacher = synthesis.load_writer(folder, _teacher_option(context), context.device)
         _check_vocabulary(context, teacher)
     synthesis.keep_once(context, path)
-    context.begin(2, 2, "training the student")
+    stages = _stages(context)
+    context.begin(stages, stages, "training the student")
     told = languages or _stored_languages(context)
     distilled = SyntheticPairs(str(path), (*request.data, *request.validation), languages=told,
                                teacher=teacher)
@@ -156,6 +176,11 @@ def distill(context: StageContext) -> Staged:
                       distilled=distilled)
     left = synthesis.time_left(context, 1 - WRITING_FRACTION)
     return Staged(student, synthesis.with_max_time(context.document, left))
+
+
+def _stages(context: StageContext) -> int:
+    """The number of stages: one more if a language model is trained."""
+    return 3 if "language_model_seconds" in context.record.values else 2
 
 
 def teacher_folder(context: StageContext) -> str:
@@ -245,33 +270,93 @@ def _write_lines(context: StageContext, name: str, pairs: Iterable[tuple[str, st
     return str(path)
 
 
-def _sample_sources(context: StageContext, given: Iterable[str]) -> list[str]:
-    """The new sources, which are written into the data folder once; the user is told how many."""
-    path, count = context.place / SAMPLED_FILE, context.options.sampled_sources
-    if path.exists():
-        return list(json.loads(path.read_bytes()))
+# New sources
+
+def _sample_sources(context: StageContext, given: Iterable[str], train_stage: TrainStage) -> Any:
+    """Write the new sources into the data folder, once; the user is told how many.
+
+    Returns:
+        None; or the result of the language model's training, if that was interrupted.
+    """
+    path, main = context.place / SAMPLED_FILE, context.processes.main
+    if context.processes.broadcast(path.exists()):
+        return None
+    sources = context.processes.broadcast(sum(1 for _ in given) if main else 0)
+    count = context.options.sampled_sources
     if count is None:
-        count = sampled_sources(sum(1 for _ in given), context.device.type)
-    found = [*sample_new_texts(given, count, seed=lookup(context.document.tables, "training.seed", 1))]
-    if count:
+        count = sampled_sources(sources, context.device.type)
+    modelled = modelled_sources(sources, count, context.device.type)
+    if modelled and "language_model_seconds" not in context.record.values:
+        context.begin(1, 3, "training a language model, which writes sources for the teacher")
+        result = train_stage(_language_model(context, given))
+        if not result.finished:
+            return result
+        context.record.update(language_model_seconds=result.state.seconds)
+    if count and main:
+        found = [*sample_new_texts(given, count - modelled, seed=_seed(context))]
+        found += _sample_lines(context, modelled, {*given, *found}) if modelled else []
         path.parent.mkdir(parents=True, exist_ok=True)
         filesystem.write_file(path, json.dumps(found).encode())
-        context.report(Note(f"Sampled {plural(len(found), 'new source')} from an n-gram model of the given ones"
+        models = "an n-gram model and a language model" if modelled else "an n-gram model"
+        context.report(Note(f"Sampled {plural(len(found), 'new source')} from {models} of the given ones"
                             + (f"; {count:,} were asked for, but they hardly vary." if len(found) < count else "."),
                             warning=not found))
-    return found
+    return None
+
+
+def _stored_samples(context: StageContext) -> list[str]:
+    path = context.place / SAMPLED_FILE
+    return list(json.loads(path.read_bytes())) if path.exists() else []
+
+
+def _seed(context: StageContext) -> int:
+    return int(lookup(context.document.tables, "training.seed", 1))
+
+
+def _language_model(context: StageContext, given: Iterable[str]) -> TrainingRequest:
+    """The training of a language model of the given sources, each a line."""
+    folder, file = context.place / LANGUAGE_MODEL_FOLDER, context.place / GIVEN_FILE
+    if context.processes.main:
+        filesystem.write_file(file, "".join(f"{' '.join(text.split())}\n" for text in given).encode())
+    context.processes.barrier()
+    limit = total_time(context.request)
+    settings = {**LANGUAGE_MODEL, "training.seed": _seed(context),
+                **({} if limit is None else {"training.max_time": MODEL_FRACTION * limit})}
+    started = bool(context.processes.broadcast(len(list_steps(folder / CHECKPOINTS_FOLDER))))
+    return TrainingRequest("language", (str(file),), folder, changes=settings, resume=started,
+                           device=context.request.device, adapt_threads=False)
+
+
+def _sample_lines(context: StageContext, count: int, known: set[str]) -> list[str]:
+    """Up to `count` distinct lines that the language model writes, none of them known; fewer if they hardly vary."""
+    model = load(context.place / LANGUAGE_MODEL_FOLDER, device=context.device)
+    assert isinstance(model, Completer), "trained as one"
+    found, longest, failed, rows = list[str](), max(map(len, known)), 0, min(SAMPLED_ROWS, count)
+    for seed in itertools.count(_seed(context)):
+        texts = model.sample("\n", num_samples=rows, seed=seed, max_length=SAMPLED_TOKENS,
+                             batch_tokens=rows * (SAMPLED_TOKENS + 1))
+        lines = (line.strip() for text in (texts, *texts.alternatives) for line in text.text.split("\n")[:-1])
+        new = {line: None for line in lines if line and line not in known and len(line) <= longest
+               and line.isprintable()}
+        known |= new.keys()
+        found += new
+        failed = 0 if new else failed + 1
+        if len(found) >= count or failed == MAX_FAILED_ROUNDS:
+            return found[:count]
+    raise AssertionError("the seeds do not end")
 
 
 def _write(context: StageContext, path: Path, teacher: Translator, folder: str, data: DistillationData,
            sampled: Sequence[str]) -> None:
     request, limit, start = context.request, total_time(context.request), time.monotonic()
+    before = context.record.values.get("language_model_seconds", 0.0)
     strategy = Beam(beams=TEACHER_BEAMS)
     settings = {"model": model_fingerprint(Path(folder)), "texts": files_digest([Path(name) for name in request.data]),
                 "beams": TEACHER_BEAMS, "validation": None if data.survey is None else data.survey.threshold,
                 **({"sampled": len(sampled)} if sampled else {})}
     written = synthesis.write_pairs(
         context, path, AllSources(data.sources, sampled), lambda texts: teacher.search(texts, strategy), settings,
-        text_is="source", seconds=None if limit is None else WRITING_FRACTION * limit)
+        text_is="source", seconds=None if limit is None else max(0.0, WRITING_FRACTION * limit - before))
     synthesis.report_written(context, written)
     context.record.update(writing_seconds=time.monotonic() - start)
 

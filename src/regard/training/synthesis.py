@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -90,6 +90,13 @@ class StageContext:
     def begin(self, number: int, stages: int, what: str) -> None:
         """Tell the user which stage begins."""
         self.report(Note(f"Stage {number} of {stages}: {what}."))
+
+
+class TrainStage(Protocol):
+    """Trains a model in a stage; the result is a `regard.training.train.TrainingResult`."""
+
+    def __call__(self, request: TrainingRequest, document: TomlDocument | None = None) -> Any:
+        """Train with the settings of a document, or with those of the request alone."""
 
 
 class Staged(NamedTuple):
@@ -210,7 +217,7 @@ def time_left(context: StageContext, least: float) -> float | None:
     if limit is None:
         return None
     if "max_time" not in values:
-        used = values.get("reverse_seconds", 0.0) + values.get("writing_seconds", 0.0)
+        used = sum(values.get(f"{stage}_seconds", 0.0) for stage in ("reverse", "language_model", "writing"))
         context.record.update(max_time=context.processes.broadcast(max(limit - used, least * limit)))
     return float(values["max_time"])
 

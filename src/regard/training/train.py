@@ -270,18 +270,18 @@ def _stage_context(run: _Run, settings: TomlDocument) -> StageContext:
 def _run_stages(context: StageContext, setup: TaskSetup) -> "Staged | TrainingResult":
     """Write the synthetic pairs; the result of a stage if it was interrupted."""
     assert isinstance(context.report, LoggerCollection), "made in this module"
-    if context.options.teacher is not None:
-        return distillation.distill(context)
     shown = LoggerCollection(logger for logger in context.report.loggers
                              if not isinstance(logger, CallbackLogger | TensorBoardLogger))  # these follow the model
 
-    def train_stage(request: TrainingRequest, document: TomlDocument) -> TrainingResult:
-        processes = context.processes
+    def train_stage(request: TrainingRequest, document: TomlDocument | None = None) -> TrainingResult:
+        processes, own = context.processes, setup if request.task == context.request.task else TASKS[request.task](None)
+        settings = resolution.requested_config(request, own) if document is None else document
         with claim_folder(request.output, processes, resume=request.resume, outer=context.claim) as claim:
-            run = _Run(request, setup, processes, context.device, shown, claim, CallbackLogger())
-            return _resume_or_train(run, document)
+            run = _Run(request, own, processes, context.device, shown, claim, CallbackLogger())
+            return _resume_or_train(run, settings)
 
-    return back_translate(context, train_stage)
+    stages = back_translate if context.options.teacher is None else distillation.distill
+    return stages(context, train_stage)
 
 
 def _finish_ended(run: _Run, stored: LoadedCheckpoint, settings: TrainingConfig, reason: str) -> TrainingResult:
