@@ -232,7 +232,7 @@ def test_a_language_model_writes_half_of_the_new_sources(folder, made, monkeypat
         """Texts of several lines; the last line of each is unfinished."""
         assert completer.model.training is False
         sampled.append((prompt, options["num_samples"]))
-        written = ["A new cat.", f"Dog {next(lines)}.", "", "\x00", 999 * "a", "unfinished"]
+        written = ["A new cat.", f"He{next(lines) * 'e'}.", "", "\x00", "\ufffd", 999 * "a", "unfinished"]
         return Completion("\n".join(written), 0.0, (), cut=True)
 
     monkeypatch.setattr(Completer, "sample", sample)
@@ -240,7 +240,7 @@ def test_a_language_model_writes_half_of_the_new_sources(folder, made, monkeypat
                            keep="modelled.tsv")
     assert result.finished
     sources = [line.split("\t")[0] for line in (folder / "modelled.tsv").read_text(encoding="utf-8").splitlines()]
-    assert sources[-5:] == ["A new cat.", "Dog 0.", "Dog 1.", "Dog 2.", "Dog 3."]
+    assert sources[-5:] == ["A new cat.", "He.", "Hee.", "Heee.", "Heeee."]
     assert len(sources) == len({*sources}) == 12 + 10
     assert sampled == [("\n", 5)] * 4
     assert any("Stage 1 of 3" in note for note in recorder.notes())

@@ -202,9 +202,9 @@ class SynthesisOptions:
         "learns from it.")] = None
     sampled_sources: Annotated[int | None, typer.Option(
         "--sampled-sources", metavar="N", rich_help_panel=SYNTHETIC_PANEL,
-        show_default="on a GPU as many as make 300,000 sources, on a CPU 0",
+        show_default="on a GPU as many as make 900,000 sources, on a CPU 0",
         help="With --teacher: new sentences that resemble the sources, which the teacher translates too. They are "
-        "sampled from an n-gram model.")] = None
+        "sampled from an n-gram model, and on a GPU half of them from a language model.")] = None
     share: Annotated[float | None, typer.Option(
         "--synthetic-share", metavar="X", rich_help_panel=SYNTHETIC_PANEL,
         show_default="its share of all pairs, at most 0.75",

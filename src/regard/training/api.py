@@ -160,8 +160,9 @@ def train(data: TrainingData | None, output: str | os.PathLike[str], *, task: st
         reverse: the folder of the reverse model for `monolingual`; by default one is trained first.
         teacher: the folder of a translator, for distillation: it translates the sources of `data`, which may then be a
             plain file or texts instead of pairs, and the new model learns from it.
-        sampled_sources: how many new sentences, sampled from an n-gram model of the sources, the teacher translates
-            too; by default as many as make 300,000 sources on a GPU, and none on a CPU.
+        sampled_sources: how many new sentences, sampled from an n-gram model and on a GPU also from a language model of
+            the sources, the teacher translates too; by default as many as make 900,000 sources on a GPU, and none on a
+            CPU.
         synthetic_share, temperature, top_k: the fraction of an epoch that is back-translated, and how synthetic sources
             are sampled.
         keep_synthetic: a new file for the synthetic pairs, TSV.

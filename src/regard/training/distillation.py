@@ -27,7 +27,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +96,7 @@ class AllSources:
         self.given, self.sampled = given, sampled
 
     def __iter__(self) -> Iterator[str]:
-        return chain(self.given, self.sampled)
+        return itertools.chain(self.given, self.sampled)
 
 
 class DistillationData(NamedTuple):
@@ -331,13 +330,14 @@ def _sample_lines(context: StageContext, count: int, known: set[str]) -> list[st
     """Up to `count` distinct lines that the language model writes, none of them known; fewer if they hardly vary."""
     model = load(context.place / LANGUAGE_MODEL_FOLDER, device=context.device)
     assert isinstance(model, Completer), "trained as one"
-    found, longest, failed, rows = list[str](), max(map(len, known)), 0, min(SAMPLED_ROWS, count)
+    longest, characters = max(map(len, known)), {*itertools.chain.from_iterable(known)}
+    found, failed, rows = list[str](), 0, min(SAMPLED_ROWS, count)
     for seed in itertools.count(_seed(context)):
         texts = model.sample("\n", num_samples=rows, seed=seed, max_length=SAMPLED_TOKENS,
                              batch_tokens=rows * (SAMPLED_TOKENS + 1))
         lines = (line.strip() for text in (texts, *texts.alternatives) for line in text.text.split("\n")[:-1])
         new = {line: None for line in lines if line and line not in known and len(line) <= longest
-               and line.isprintable()}
+               and characters.issuperset(line)}  # bytes that are no text become other characters
         known |= new.keys()
         found += new
         failed = 0 if new else failed + 1
