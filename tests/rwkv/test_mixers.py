@@ -218,3 +218,19 @@ def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="head_width"):
         regard.build({"kind": "language", "vocab_size": 9, "width": 8,
                       "stack": {"layers": 1, "mixer": {"kind": "rwkv7"}}})
+
+
+@pytest.mark.parametrize("mixer", [RWKV4(WIDTH), RWKV7(WIDTH, head_width=4), ChannelMix(WIDTH, 10)])
+def test_a_state_of_other_rows_or_of_another_mixer_is_refused(mixer):
+    x = torch.zeros(2, 1, WIDTH)
+    others = [RWKV4(WIDTH), RWKV7(WIDTH, head_width=4), ChannelMix(WIDTH, 10)]
+    for state in (mixer.start(1), mixer.start(3), *(one.start(2) for one in others if type(one) is not type(mixer))):
+        with pytest.raises(ValueError, match=r"state.*2 rows.*start\(rows=2\)"):
+            mixer.step(x, state)
+
+
+@pytest.mark.parametrize("places", [{"layer": 2, "layers": 2}, {"layer": -1}, {"layers": 0}])
+@pytest.mark.parametrize("made", [RWKV4, lambda width, **places: ChannelMix(width, 10, **places)])
+def test_a_layer_outside_of_its_stack_is_refused(made, places):
+    with pytest.raises(ValueError, match="layer"):
+        made(WIDTH, **places)

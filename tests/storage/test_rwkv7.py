@@ -89,17 +89,20 @@ def test_pth_files_are_opened_by_the_safe_loader(tmp_path):
     torch.save(tensors, tmp_path / "model.pth")
     ids = regard.Tokens.of([[1, 2, 3]])
     assert torch.equal(read_rwkv7(tmp_path / "model.pth").model(ids), read_rwkv7(STORED).model(ids))
-    torch.save({**tensors, "run": print}, tmp_path / "code.pth")
-    with pytest.raises(ValueError, match=r"code\.pth.*refuses"):
-        read_rwkv7(tmp_path / "code.pth")
+    for function, name in ((print, "print"), (os.getcwd, r"posix\.getcwd")):
+        torch.save({**tensors, "run": function}, tmp_path / "code.pth")
+        with pytest.raises(ValueError, match=rf"code\.pth.*refuses.*{name} ") as refusal:
+            read_rwkv7(tmp_path / "code.pth")
+        assert "weights_only" not in str(refusal.value)  # torch advises to turn the safe loader off
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(ValueError, match=r"list\.pth.*list"):
         read_rwkv7(tmp_path / "list.pth")
     with pytest.raises(ValueError, match=r"none\.pth.*cannot be read"):
         read_rwkv7(tmp_path / "none.pth")
-    (tmp_path / "short.pth").write_bytes((tmp_path / "model.pth").read_bytes()[:500])
-    with pytest.raises(ValueError, match=r"short\.pth"):
-        read_rwkv7(tmp_path / "short.pth")
+    for size in (0, 5, 500):
+        (tmp_path / "short.pth").write_bytes((tmp_path / "model.pth").read_bytes()[:size])
+        with pytest.raises(ValueError, match=r"short\.pth.*damaged"):
+            read_rwkv7(tmp_path / "short.pth")
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -110,6 +113,10 @@ def test_pth_files_are_opened_by_the_safe_loader(tmp_path):
     (lambda tensors: tensors | {"rwkv1.w2": np.zeros((3, 8), np.float32)}, r"w2.*\(2, 8\).*\(3, 8\)"),
     (lambda tensors: tensors | {"rwkv1.r_k": np.zeros(8, np.float32)}, r"r_k.*\(8,\)"),
     (lambda tensors: tensors | {"rwkv1.r_k": np.zeros((2, 3), np.float32)}, "multiple of the 3"),
+    (lambda tensors: tensors | {"rwkv1.r_k": np.zeros((4, 2), np.float32)}, r"rwkv2\.r_k.*\(2, 4\).*\(4, 2\)"),
+    (lambda tensors: tensors | {"rwkv1.r_k": np.zeros((2, 0), np.float32)}, r"r_k.*\(2, 0\)"),
+    (lambda tensors: tensors | {"rwkv2.w1": np.zeros((8, 0), np.float32)}, r"w1.*\(8, 0\)"),
+    (lambda tensors: tensors | {"e.weight": np.zeros((0, 8), np.float32)}, r"tokens.*\(0, 8\)"),
     (lambda tensors: {"other": np.zeros(3, np.float32)}, r"blocks\.0\.att\.r_k.*rwkv1\.r_k"),
 ])
 def test_what_is_not_known_is_refused(tmp_path, change, message):

@@ -20,7 +20,7 @@ from regard.attention.mask_cache import present_tokens, zero_absent
 from regard.config import Config, integer
 from regard.kernels.linear import Linear
 from regard.mixer import RowState, check_input
-from regard.rwkv.time_mix import LayerPlace, last_tokens, shift_tokens
+from regard.rwkv.time_mix import LayerPlace, check_place, check_state, last_tokens, shift_tokens
 
 DIRECTIONS = {"forward": False, "both": True}
 """Whether the token after is read too."""
@@ -43,6 +43,7 @@ class ChannelMix(nn.Module):
         super().__init__()
         checks.whole_number("width", width, 1)
         checks.whole_number("ffn_width", ffn_width, 1)
+        check_place(LayerPlace(layer, layers))
         self.width, self.ffn_width, self.place, self.direction = width, ffn_width, LayerPlace(layer, layers), direction
         self.reads_after = checks.pick("direction", direction, DIRECTIONS)
         self.key, self.value = Linear(width, ffn_width, bias=False), Linear(ffn_width, width, bias=False)
@@ -89,6 +90,7 @@ class ChannelMix(nn.Module):
         """
         self._check_forward()
         check_input(x, self.width)
+        check_state(state, x, 1)
         (last_BD,) = state.tensors
         own = None if lengths is None else Padding(lengths)
         there_BN = present_tokens(x, own, "lengths")

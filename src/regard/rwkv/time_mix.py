@@ -93,6 +93,21 @@ class TimeMixState(RowState):
     """The parameters of the mixer, packed for steps of one token; None before the first such step."""
 
 
+def check_place(place: LayerPlace) -> None:
+    """Refuse a layer that its stack does not have."""
+    checks.whole_number("layers", place.layers, 1)
+    if not 0 <= place.layer < place.layers:
+        raise checks.wrong("layer", f"from 0 to {place.layers - 1}, the last of the layers", place.layer)
+
+
+def check_state(state: RowState, x: Tensor, tensors: int) -> None:
+    """Refuse a state that has not this number of tensors, or not the rows and the width of x, (B, n, D)."""
+    if len(state.tensors) != tensors or state.tensors[0].shape != (x.shape[0], x.shape[-1]):
+        got = ", ".join(checks.shape(tensor) for tensor in state.tensors)
+        raise checks.wrong("state", f"a state of this mixer, for the {x.shape[0]} rows of x", f"one of shape {got}",
+                           f"Get it from start(rows={x.shape[0]}).")
+
+
 def shift_tokens(x: Tensor, last_BD: Tensor | None = None) -> Tensor:
     """x' (B, N, D): the token before each token; before the first one `last_BD`, by default zeros."""
     if last_BD is None:
@@ -118,13 +133,13 @@ class TimeMix(nn.Module, ABC):
 
     shares_values: ClassVar[bool] = False
     """Whether the mixer reads or writes the `FirstValues` of a stack."""
+    state_tensors: ClassVar[int]
+    """The number of tensors of a state: the last token, and those of the recurrence."""
 
     def __init__(self, width: int, place: LayerPlace, direction: str, output_bias: bool) -> None:
         super().__init__()
         checks.whole_number("width", width, 1)
-        checks.whole_number("layers", place.layers, 1)
-        if not 0 <= place.layer < place.layers:
-            raise checks.wrong("layer", f"from 0 to {place.layers - 1}, the last of the layers", place.layer)
+        check_place(place)
         self.width, self.place, self.direction = width, place, direction
         self.reverse = checks.pick("direction", direction, DIRECTIONS)
         self.receptance, self.key, self.value = (Linear(width, width, bias=False) for _ in range(3))
@@ -181,10 +196,8 @@ class TimeMix(nn.Module, ABC):
         if self.reverse:
             raise checks.wrong("direction", '"forward" to compute step by step', f'"{self.direction}"',
                                "A step cannot read the tokens after it.")
+        check_state(state, x, self.state_tensors)
         last_BD, *memory = state.tensors
-        if last_BD.shape != (x.shape[0], self.width):
-            raise checks.wrong("state", f"a state of this mixer, for the {x.shape[0]} rows of x",
-                               f"one of shape {checks.shape(last_BD)}", f"Get it from start(rows={x.shape[0]}).")
         packed = state.packed if isinstance(state, TimeMixState) else None
         if lengths is None and x.dtype == last_BD.dtype and can_run(x):
             packed = self._current(packed)
@@ -235,6 +248,8 @@ class RWKV4(TimeMix):
 
     Its `decay` and `bonus` are those of the equations, a number for each channel.
     """
+
+    state_tensors = 4
 
     def __init__(self, width: int, *, layer: int = 0, layers: int = 1, direction: str = "forward") -> None:
         super().__init__(width, LayerPlace(layer, layers), direction, output_bias=False)
@@ -307,6 +322,7 @@ class RWKV7(TimeMix):
     """
 
     shares_values = True
+    state_tensors = 2
     w0: Tensor
     w1: Tensor
     w2: Tensor

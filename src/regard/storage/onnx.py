@@ -33,7 +33,7 @@ from regard.tokens import Tokens
 
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 20
-RECURRENT = {"recurrence", "lstmn"}
+RECURRENT = {"recurrence", "lstmn", "rwkv4", "rwkv7"}
 """Mixers that the exporter cannot trace."""
 MAX_SINGLE_FILE_BYTES = 2**30
 """Weights beyond this size are stored in a separate file; at twice the size a single file is impossible."""

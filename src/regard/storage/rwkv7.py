@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from regard.blocks.stack import StackConfig
+from regard.checks import plural
 from regard.models.embedding import EmbeddingConfig
 from regard.models.language import LanguageModel, LanguageModelConfig
 from regard.rwkv.channel_mix import ChannelMixConfig
@@ -95,7 +96,12 @@ def read_rwkv7(path: str | os.PathLike[str]) -> RWKV7File:
         raise ValueError(f"{path}: not an RWKV-7 file: it has neither {RWKV_LM.shape_of.format(0)!r} nor "
                          f"{DEMONSTRATION.shape_of.format(1)!r}.")
     ours, ignored = _rename(tensors, layout, path)
-    config = _config_of(ours, tensors[layout.shape_of.format(layout.first)], path)
+    r_k = tensors[layout.shape_of.format(layout.first)]
+    config = _config_of(ours, r_k, path)
+    for name, tensor in tensors.items():
+        if name.endswith(".r_k") and tensor.shape != r_k.shape:
+            raise ValueError(f"{path}: {name!r} is of shape {tuple(tensor.shape)}, and that of the first layer of "
+                             f"shape {tuple(r_k.shape)}: all layers must have the same heads.")
     model = build_module(config.build, ours, origin=str(path), owner="an RWKV-7 model of these shapes").eval()
     assert isinstance(model, LanguageModel)
     return RWKV7File(model, config, ignored)
@@ -107,9 +113,16 @@ def _read_pth(path: Path) -> dict[str, Tensor]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}.") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
-        raise ValueError(f"{path}: torch's loader for weights refuses this file: {str(error).splitlines()[0]:.200} It "
-                         "is damaged, or has more than tensors.") from None
+    except pickle.UnpicklingError as error:
+        # torch's own words advise to load the file with its code.
+        found = re.search(r"(?i)unsupported (?:global: )?(?:global|class) ([\w.]+)", str(error))
+        raise ValueError(f"{path}: torch's loader for weights refuses this file: it has "
+                         f"{f'the Python object {found[1]}' if found else 'something'} that is not a tensor, or is "
+                         "damaged. Convert its tensors to safetensors.") from None
+    except (RuntimeError, EOFError, KeyError, IndexError) as error:
+        reason = next(iter(str(error).splitlines()), "").split(". ")[0] or "it ends too early"
+        raise ValueError(f"{path}: torch's loader for weights refuses this file, which is damaged or incomplete: "
+                         f"{reason:.200}.") from None
     if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
         raise ValueError(f"{path}: must have tensors by name, but has a {type(found).__name__}.")
     return {str(name): tensor for name, tensor in found.items()}
@@ -133,8 +146,9 @@ def _rename(tensors: Mapping[str, Tensor], layout: Layout, path: Path) -> tuple[
         ours[target.replace("{}", str(number)).replace("\\2", rest)] = tensor.flatten() if rest in {
             *VECTORS, "x_k"} else tensor
     if unknown:
-        raise ValueError(f"{path}: {len(unknown)} tensors are not known of RWKV-7, so that the model would not be the "
-                         f"one that was trained: {', '.join(unknown[:10])}{', …' if len(unknown) > 10 else ''}.")
+        raise ValueError(f"{path}: {plural(len(unknown), 'tensor')} with a name that RWKV-7 does not have, so that the "
+                         "model would not be the one that was trained: "
+                         f"{', '.join(unknown[:10])}{', …' if len(unknown) > 10 else ''}.")
     return ours, tuple(sorted(ignored))
 
 
@@ -145,10 +159,13 @@ def _config_of(ours: Mapping[str, Tensor], r_k: Tensor, path: Path) -> LanguageM
 
     def size(name: str, dim: int) -> int:
         if name not in ours or ours[name].dim() <= dim:
-            raise ValueError(f"{path}: the tensor of our {name!r} is missing, or has fewer than {dim + 1} dimensions.")
+            raise ValueError(f"{path}: the tensor of our {name!r} is missing, or has fewer than "
+                             f"{plural(dim + 1, 'dimension')}.")
+        if not ours[name].shape[dim]:
+            raise ValueError(f"{path}: the tensor of our {name!r} is empty, of shape {tuple(ours[name].shape)}.")
         return ours[name].shape[dim]
 
-    if r_k.dim() != 2:
+    if r_k.dim() != 2 or not r_k.numel():
         raise ValueError(f"{path}: r_k must be of shape (heads, features), but is {tuple(r_k.shape)}.")
     value_rank = size(f"{last}.mixer.v1", 1) if layers > 1 else None
     mixer = RWKV7Config(head_width=r_k.shape[1], decay_rank=size(f"{last}.mixer.w1", 1),

@@ -143,6 +143,7 @@ def test_signed_maps_are_said_to_be_no_probabilities(chromium, filed, signed):
         browser_visits.until(page, "() => /strongest/.test(document.querySelector('.card')?.textContent ?? '')")
         told = page.locator(".card").first.inner_text()
         assert ("looks at" in told) is not signed
+        assert "not probabilities" in page.locator("main").inner_text()
         page = visit.open("read")
         page.locator(".shaded .w").first.hover()
         browser_visits.until(page, "() => document.querySelector('.detail').textContent !== ''")

@@ -179,8 +179,8 @@ VIEWS.push({
       mutedText(trace.heads ? COST_RULE : NAMING_RULE),
       mutedText(
         "Each map has its own colour scale, from 0 to the maximum below it (symmetric around 0 if some weights are " +
-          "negative). “Looks at ~5 tokens”: the weights are as spread as 5 equal ones, which is e to the power of " +
-          "the entropy, averaged over the rows."
+          "negative; such weights are not probabilities). “Looks at ~5 tokens”: the weights are as spread as 5 equal " +
+          "ones, which is e to the power of the entropy, averaged over the rows."
       ),
       dialog
     );
