@@ -253,3 +253,13 @@ def test_one_irregular_span_is_counted_in_the_singular(tmp_path):
     code, out, _ = call("evaluate", tmp_path / "names", tmp_path / "b.conll")
     assert code == 0
     assert "1 span begins with I-" in out
+
+
+def test_a_comparison_of_too_few_sequences_leaves_nothing_behind(tmp_path):
+    (tmp_path / "a.tsv").write_text("MKVLA\tHHHHC\n")
+    for kind in (("--task", "label"), ("--road",)):
+        code, _, said = call("compare", tmp_path / "a.tsv", *kind, "--quick", "-o", tmp_path / "comparison",
+                             "-q")
+        assert code == 2
+        assert "1 sequence" in said or "1 pair" in said
+        assert not (tmp_path / "comparison").exists()
