@@ -127,6 +127,9 @@ def test_it_can_be_watched():
 
 @pytest.mark.parametrize(("wrong", "message"), [
     (lambda: AxialAttention(6, heads=2, axis=1), "`axis` .*-2.*-3"),
+    (lambda: AxialAttention(6, heads=2, axis=-2, pair_width=0), "`pair_width` .*1.*0"),
+    (lambda: AxialAttention(6, heads=2, axis=-2, head_width=0), "`head_width` .*1.*0"),
+    (lambda: AxialAttention(0, heads=2, axis=-2), "`width` .*1.*0"),
     (lambda: layer_of(-2)(normal(3, 5, 7), normal(5, 5, 4)), r"`x` .*6.*\(3, 5, 7\)"),
     (lambda: layer_of(-2)(normal(3, 5, 6)), "`pairs` .*pair_width.*None"),
     (lambda: layer_of(-2, pair_width=None)(normal(3, 5, 6), normal(5, 5, 4)), "`pairs` .*None"),

@@ -193,3 +193,73 @@ def test_info_and_look(model, tmp_path):
     code, _, said = call("look", model, long, "--terminal")
     assert code == 2
     assert str(len(long)) in said
+
+
+def test_an_error_says_that_the_data_has_another_unit_than_the_model(model, tmp_path):
+    (tmp_path / "words.tsv").write_text("the cat\tDET NOUN\nthe dogs bark\tDET NOUN VERB\n")
+    code, _, said = call("evaluate", model, tmp_path / "words.tsv")
+    assert code == 2
+    assert "words.tsv:1" in said
+    assert "label for every word" in said
+    (tmp_path / "bad.tsv").write_text("MKV\tHHH\nMKVL\tHHH\n")
+    code, _, said = call("evaluate", model, tmp_path / "bad.tsv")
+    assert code == 2
+    assert "bad.tsv:2" in said
+    assert "seems" not in said
+
+
+def test_long_unknown_labels_are_truncated_in_errors(tmp_path):
+    (tmp_path / "a.tsv").write_text("the cat\tX Y\na dog\tX Y\n")
+    call("train", tmp_path / "a.tsv", "--task", "label", "--recipe", "tagger-tiny", "--steps", "1", "-o",
+         tmp_path / "words", "-q")
+    (tmp_path / "chains.tsv").write_text(f"{'MK' * 200}\t{'HC' * 200}\n")
+    code, _, said = call("evaluate", tmp_path / "words", tmp_path / "chains.tsv")
+    assert code == 2
+    assert "label for every character" in said
+    assert "HC" * 20 not in said
+
+
+def test_errors_name_the_options_of_pictures_and_groups(model, tmp_path):
+    (tmp_path / "test.tsv").write_text("MKVL\tHHEC\n")
+    code, _, said = call("evaluate", model, tmp_path / "test.tsv", "--confusion", tmp_path / "c.txt")
+    assert code == 2
+    assert "--confusion" in said
+    for command in (("label", model, "MKVL"), ("evaluate", model, tmp_path / "test.tsv")):
+        code, _, said = call(*command, "--merge", "A=HE,B=EC")
+        assert code == 2
+        assert "--merge" in said
+        assert all(part in said for part in ("'E'", "'A'", "'B'"))
+
+
+def test_tabs_and_labels_with_spaces_are_reported(model):
+    code, out, said = call("label", model, "MKV\tHHC", "MK")
+    assert code == 0
+    assert len(out.splitlines()) == 2
+    assert "1 text has a tab" in said
+    assert "cut -f 1" in said
+    assert "tab" not in call("label", model, "MKV")[2]
+    code, _, said = call("label", model, "MKV", "--merge", "alpha helix=H,C=*")
+    assert code == 0
+    assert '"alpha helix"' in said
+    assert "--json" in said
+    assert "--json" not in call("label", model, "MKV", "--merge", "alpha helix=H,C=*", "--json")[2]
+
+
+def test_one_irregular_span_is_counted_in_the_singular(tmp_path):
+    (tmp_path / "a.conll").write_text("Ada B-PER\nS I-PER\nis O\n\nBob B-PER\nis O\n")
+    call("train", tmp_path / "a.conll", "--task", "label", "--recipe", "tagger-tiny", "--steps", "1", "-o",
+         tmp_path / "names", "-q")
+    (tmp_path / "b.conll").write_text("Ada I-PER\nis O\n")
+    code, out, _ = call("evaluate", tmp_path / "names", tmp_path / "b.conll")
+    assert code == 0
+    assert "1 span begins with I-" in out
+
+
+def test_a_comparison_of_too_few_sequences_leaves_nothing_behind(tmp_path):
+    (tmp_path / "a.tsv").write_text("MKVLA\tHHHHC\n")
+    for kind in (("--task", "label"), ("--road",)):
+        code, _, said = call("compare", tmp_path / "a.tsv", *kind, "--quick", "-o", tmp_path / "comparison",
+                             "-q")
+        assert code == 2
+        assert "1 sequence" in said or "1 pair" in said
+        assert not (tmp_path / "comparison").exists()

@@ -97,7 +97,7 @@ def test_groups_of_longer_labels():
 
 @pytest.mark.parametrize("text", ["", "H", "H=", "=HG", "H=*,C=*", "H=A+,C=B"])
 def test_wrong_groups_are_refused(text):
-    with pytest.raises(ValueError, match="--merge"):
+    with pytest.raises(ValueError, match="`merge`"):
         parse_merge(text)
 
 

@@ -120,7 +120,7 @@ def test_the_most_probable_group_need_not_be_that_of_the_most_probable_label():
     assert scores.scores.accuracy == pytest.approx(1 / 3)
     assert scores.merged.accuracy == pytest.approx(1 / 3)
     assert scores.merged.confusion == [[1, 0], [2, 0]]
-    with pytest.raises(ValueError, match="--merge"):
+    with pytest.raises(ValueError, match="`merge`"):
         task.label("MKV", merge="pair")
 
 

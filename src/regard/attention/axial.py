@@ -64,6 +64,8 @@ class AxialAttention(nn.Module):
         super().__init__()
         if axis not in (ROW_AXIS, COLUMN_AXIS):
             raise checks.wrong("axis", "-2 (inside of rows) or -3 (inside of columns)", axis)
+        if pair_width is not None and pair_width < 1:
+            raise checks.wrong("pair_width", "at least 1, or None", pair_width)
         self.axis, self.pair_width = axis, pair_width
         self.attention = Attention(width, heads=heads, head_width=head_width, qkv_bias=False, gate=gate,
                                    backend=backend)

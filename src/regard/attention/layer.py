@@ -315,8 +315,10 @@ class Attention(AttentionLayer):
         super().__init__(normalize=normalize, dropout=dropout, position_bias=position_bias, rotary=rotary,
                          backend=backend)
         key_heads = heads if key_heads is None else key_heads
-        if heads < 1:
-            raise checks.wrong("heads", "at least 1", heads)
+        for name, size in (("width", width), ("heads", heads), ("head_width", head_width),
+                           ("value_width", value_width)):
+            if size is not None and size < 1:
+                raise checks.wrong(name, "at least 1", size)
         if key_heads < 1 or heads % key_heads:
             raise checks.wrong("key_heads", f"a number that divides heads, {heads}", key_heads)
         if head_width is None and width % heads:

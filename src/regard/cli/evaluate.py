@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
 Table = dict[str, Any]
 DEFAULT_BEAM_SIZE, DEFAULT_TOKENIZER = 5, "13a"
-SHOWN_LABELS = 12
-"""Labels that a message lists."""
+SHOWN_LABELS, SHOWN_CHARACTERS = 12, 24
+"""Labels that a message lists, and the characters of each."""
 OPTION_TASKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("direction", "to", "beam", "lowercase", "tokenize", "output"), ("Translator",)),
     **dict.fromkeys(("source", "target", "format"), ("Translator", "Labeller")),
@@ -333,18 +333,21 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], options: Evaluatio
     from regard.tasks.evaluation import evaluate_labeller
     from regard.tasks.label_scores import parse_merge
 
-    groups = None if options.merge is None else parse_merge(options.merge)
+    groups = None if options.merge is None else parse_merge(options.merge, "--merge")
     _check_picture(options.confusion)
     log, empty = ReadLog(), list[Any]()
     files = [LabelledFile(InputFile(path), unit=task.unit, log=log, **options.reading()) for path in data]
-    sequences = [(one.tokens, one.labels) for file in files for one in file.read(empty)]
+    try:
+        sequences = [(one.tokens, one.labels) for file in files for one in file.read(empty)]
+    except DataError as error:
+        raise DataError(f"{error}{_unit_hint(task, data, options)}") from error
     say_notes(log.notes)
     if not sequences:
         raise DataError(f"{', '.join(data)}: There are no labelled sequences in this data.")
     names, own = {label for _, labels in sequences for label in labels}, task.label_names()
     if not names & {*own}:
         raise DataError(f"{', '.join(data)}: The model knows none of these labels ({_format_names(sorted(names))}). "
-                        f"Its labels are {_format_names(own)}.")
+                        f"Its labels are {_format_names(own)}.{_unit_hint(task, data, options)}")
     found = evaluate_labeller(task, sequences, groups=groups, batch_tokens=options.batch_tokens)
     if options.confusion is not None:
         _draw_confusion(found.scores, options.confusion)
@@ -361,9 +364,28 @@ def _evaluate_labeller(task: "Labeller", data: Sequence[str], options: Evaluatio
             **_label_table(found.scores), **merged}
 
 
+def _unit_hint(task: "Labeller", data: Sequence[str], options: EvaluationOptions) -> str:
+    """A sentence that explains an error if a file seems to have labels of another unit than the model."""
+    from regard.data.sources.text import STANDARD_INPUT, DataError, InputFile
+    from regard.data.sources.token_labels import LabelledFile
+
+    for path in data:
+        if path == STANDARD_INPUT:  # it cannot be read again
+            continue
+        try:
+            unit = LabelledFile(InputFile(path), **options.reading()).layout.unit
+        except DataError:
+            continue
+        if unit != task.unit:
+            return f" {path} seems to have a label for every {unit}, but the model labels {task.unit}s."
+    return ""
+
+
 def _format_names(names: Sequence[str]) -> str:
-    """The first labels of a list."""
-    return escape_unprintable(", ".join([*names[:SHOWN_LABELS], *(["..."] if len(names) > SHOWN_LABELS else [])]))
+    """The first labels of a list, each truncated."""
+    shown = [name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}..."
+             for name in names[:SHOWN_LABELS]]
+    return escape_unprintable(", ".join([*shown, *(["..."] if len(names) > SHOWN_LABELS else [])]))
 
 
 def _label_table(scores: "LabelScores") -> Table:
@@ -375,11 +397,12 @@ def _label_table(scores: "LabelScores") -> Table:
 
 
 def _check_picture(file: str | None) -> None:
-    """Refuse a name that is not one of a picture, before the work begins."""
-    from regard.inspection.pictures.canvas import picture_format
+    """Refuse a name that is not one of a picture, and pictures without matplotlib, before the work begins."""
+    from regard.inspection.pictures.canvas import load_matplotlib, picture_format
 
     if file is not None:
-        picture_format(file)
+        picture_format(file, "--confusion")
+        load_matplotlib()
 
 
 def _draw_confusion(scores: "LabelScores", file: str) -> None:
@@ -513,10 +536,11 @@ def _labeller_rows(found: Table) -> dict[str, str]:
         rows["Skipped"] = f"{plural(found['empty'], 'sequence')} without tokens"
     if found["unknown_labels"]:
         shown = ", ".join(f"{escape_unprintable(name)} ({count:,})" for name, count in found["unknown_labels"].items())
-        rows["Unknown labels"] = f"{shown}: the model does not have them, so their tokens count as wrong"
+        rows["Unknown labels"] = f"{shown}: not labels of the model, so their tokens count as wrong"
     if found["irregular_spans"]:
-        rows["Irregular spans"] = (f"{found['irregular_spans']:,} begin with I- instead of B-; conlleval's rule counts "
-                                   "them as spans")
+        count = found["irregular_spans"]
+        rows["Irregular spans"] = (f"{plural(count, 'span')} {'begins' if count == 1 else 'begin'} with I- instead of "
+                                   f"B-; conlleval's rule counts {'it' if count == 1 else 'them'}")
     return rows
 
 

@@ -83,6 +83,8 @@ def label(
     _check_groups(task, merge)
     others = [_open_other(folder, task, device) for folder in ensemble or ()]
     notices = _Notices(task)
+    if not as_json:
+        _note_ambiguous_labels(task, merge)
 
     def work(some: list[str]) -> "list[Labelling]":
         return task.label(some, tokenized=tokenized, merge=merge, ensemble=others, batch_tokens=batch_tokens)
@@ -114,13 +116,26 @@ def _check_groups(task: "Labeller", merge: str | None) -> None:
     if merge is None:
         return
     try:
-        groups = parse_merge(merge)
+        groups = parse_merge(merge, "--merge")
         groups.groups_of(task.label_names())
     except ValueError as error:
         fail(str(error))
     if unknown := groups.unknown(task.label_names()):
         say(f"--merge: The model does not have {'this label' if len(unknown) == 1 else 'these labels'}: "
             f"{', '.join(unknown)}.")
+
+
+def _note_ambiguous_labels(task: "Labeller", merge: str | None) -> None:
+    """Say if a line of labels is ambiguous, because some labels contain spaces."""
+    from regard.tasks.label_scores import parse_merge
+    from regard.terminal import escape_unprintable
+
+    names = [*task.label_names()]
+    if merge is not None:
+        names = [*dict.fromkeys(parse_merge(merge).groups_of(names).values())]
+    if spaced := [name for name in names if " " in name]:
+        say(f'Labels are separated by spaces, but some contain spaces, such as "{escape_unprintable(spaced[0])}". Use '
+            "--json to tell them apart.")
 
 
 def _blocks(texts: Sequence[str] | None) -> Iterator[list[str]]:
@@ -138,26 +153,30 @@ def _blocks(texts: Sequence[str] | None) -> Iterator[list[str]]:
 
 
 class _Notices:
-    """Notices on stderr: texts that were read in windows, and characters that the model does not know."""
+    """Notices on stderr: texts that were read in windows, texts with tabs, and unknown characters."""
 
     def __init__(self, task: "Labeller") -> None:
-        self.task, self.unknown, self.count = task, dict[str, None](), 0
+        self.task, self.unknown, self.count, self.tabs = task, dict[str, None](), 0, 0
 
     def report(self, number: int, found: "Labelling") -> None:
         """Look at the result for one text."""
         if found.windows > 1:
             say(f"Text {number} has {len(found.tokens):,} {found.unit}s, more than the {self.task.max_positions()} "
                 f"positions of the model. It was read in {found.windows} overlapping windows.")
+        self.tabs += "\t" in found.text
         if self.task.unit == "character":
             unknown = self.task.unknown_tokens(found.text)
             self.unknown |= dict.fromkeys(unknown)
             self.count += sum(found.text.count(character) for character in unknown)
 
     def end(self) -> None:
-        """Say which characters were unknown."""
+        """Say which characters were unknown, and how many texts have tabs."""
         from regard.checks import plural
         from regard.terminal import escape_unprintable
 
+        if self.tabs:
+            say(f"{plural(self.tabs, 'text')} {'has' if self.tabs == 1 else 'have'} a tab: every line is read as one "
+                "text. To label the first column of a TSV file, use cut -f 1 FILE | regard label MODEL.")
         if self.unknown:
             shown = " ".join(escape_unprintable(one) for one in [*self.unknown][:SHOWN_UNKNOWN])
             more = " ..." if len(self.unknown) > SHOWN_UNKNOWN else ""

@@ -123,7 +123,8 @@ def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path
     place = claim_folder(folder, {"data": data.identity(), **setting.identity()})
     files = SplitFiles.at(place.data)
     if not all(path.exists() for path in files):
-        files = data.written(place.data, reporter.note)
+        with place.removed_on_error():
+            files = data.written(place.data, reporter.note)
     tested = splits.read_pairs(files.test)
     results = run_comparison(setting, place, files, reporter, RunMeasures(
         lambda model, device, peak: measure_model(model, tested, beams=setting.beams, device=device, peak=peak),

@@ -54,6 +54,16 @@ class ComparisonFolder:
         """The folder of the data files."""
         return self.folder / DATA_FOLDER
 
+    @contextmanager
+    def removed_on_error(self) -> Iterator[None]:
+        """Remove the folder if its data is refused, so that a call that fails before the first run leaves nothing."""
+        try:
+            yield
+        except ValueError:
+            if {entry.name for entry in self.folder.iterdir()} <= {PLAN_FILE, DATA_FOLDER}:
+                shutil.rmtree(self.folder)
+            raise
+
     def model(self, name: str, seed: int) -> Path:
         """The output folder of a training run."""
         return self.folder / RUNS_FOLDER / f"{name}-{seed}"

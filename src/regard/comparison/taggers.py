@@ -112,7 +112,8 @@ def compare_taggers(setting: ComparisonSettings, data: LabelledData, folder: Pat
     place = claim_folder(folder, {"data": data.identity(), **setting.identity()})
     files = SplitFiles.at(place.data)
     if not all(path.exists() for path in files):
-        files = data.written(place.data, reporter.note)
+        with place.removed_on_error():
+            files = data.written(place.data, reporter.note)
     splits = {name: [*LabelledFile(open_inputs([str(path)])[0])]
               for name, path in zip(SPLIT_NAMES, files, strict=True)}
     results = run_comparison(setting, place, files, reporter, RunMeasures(

@@ -38,6 +38,35 @@ DIRECTIONS = {"outgoing": "...ikc,...jkc->...ijc", "incoming": "...kic,...kjc->.
 """The sum over the third node k of a triangle, for each direction of its edges."""
 
 
+def _check_sizes(**sizes: int | None) -> None:
+    """Refuse a width, a number of heads or a factor below 1; None is a default."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise checks.wrong(name, "at least 1", size)
+
+
+def _check_grid(name: str, x: Tensor, width: int, mask: Tensor | None, mask_name: str = "mask", *,
+                square: bool = False) -> None:
+    """Refuse a tensor that is not (..., rows, columns, width), and a mask that is not bool of its rows and columns."""
+    if x.dim() < 3 or x.shape[-1] != width or (square and x.shape[-3] != x.shape[-2]):
+        sides = "N, N" if square else "S, N"
+        raise checks.wrong(name, f"of shape (..., {sides}, {width})", f"of shape {checks.shape(x)}")
+    _check_mask(x, mask, mask_name)
+
+
+def _check_mask(x: Tensor, mask: Tensor | None, name: str = "mask") -> None:
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:-1]):
+        raise checks.wrong(name, f"a bool tensor of shape {tuple(x.shape[:-1])}",
+                           f"{mask.dtype} of shape {checks.shape(mask)}")
+
+
+def _check_pair(msa: Tensor, pair: Tensor, width: int) -> None:
+    """Refuse pairs that are not those of the residues of the MSA."""
+    size = msa.shape[-2]
+    if pair.dim() < 3 or pair.shape[-3:] != (size, size, width):
+        raise checks.wrong("pair", f"of shape (..., {size}, {size}, {width})", f"of shape {checks.shape(pair)}")
+
+
 class MSARowAttention(nn.Module):
     """Attention from residue to residue inside of each sequence, with a bias from the pairs (Algorithm 7).
 
@@ -50,12 +79,20 @@ class MSARowAttention(nn.Module):
     def __init__(self, msa_width: int, pair_width: int, *, heads: int = 8, head_width: int = 32,
                  backend: str | None = None) -> None:
         super().__init__()
+        _check_sizes(msa_width=msa_width, pair_width=pair_width)
+        self.msa_width, self.pair_width = msa_width, pair_width
         self.norm, self.pair_norm = nn.LayerNorm(msa_width), nn.LayerNorm(pair_width)
         self.attention = AxialAttention(msa_width, heads=heads, axis=ROW_AXIS, head_width=head_width,
                                         pair_width=pair_width, backend=backend)
 
     def forward(self, msa: Tensor, pair: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """The update of the MSA (..., S, N, msa width). mask: bool, (..., S, N)."""
+        """The update of the MSA (..., S, N, msa width) from it and pair, (..., N, N, pair width).
+
+        Args:
+            mask: bool, (..., S, N): which residues of which sequences exist; all by default.
+        """
+        _check_grid("msa", msa, self.msa_width, mask)
+        _check_pair(msa, pair, self.pair_width)
         return self.attention(self.norm(zero_absent(msa, mask)), self.pair_norm(pair), present=mask)
 
 
@@ -70,12 +107,15 @@ class MSAColumnAttention(nn.Module):
 
     def __init__(self, msa_width: int, *, heads: int = 8, head_width: int = 32, backend: str | None = None) -> None:
         super().__init__()
+        _check_sizes(msa_width=msa_width)
+        self.msa_width = msa_width
         self.norm = nn.LayerNorm(msa_width)
         self.attention = AxialAttention(msa_width, heads=heads, axis=COLUMN_AXIS, head_width=head_width,
                                         backend=backend)
 
     def forward(self, msa: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """The update of the MSA (..., S, N, msa width). mask: bool, (..., S, N)."""
+        _check_grid("msa", msa, self.msa_width, mask)
         return self.attention(self.norm(zero_absent(msa, mask)), present=mask)
 
 
@@ -96,12 +136,15 @@ class TriangleAttention(nn.Module):
                  backend: str | None = None) -> None:
         super().__init__()
         axis = checks.pick("node", node, NODES)
+        _check_sizes(pair_width=pair_width)
+        self.pair_width = pair_width
         self.norm = nn.LayerNorm(pair_width)
         self.attention = AxialAttention(pair_width, heads=heads, axis=axis, head_width=head_width,
                                         pair_width=pair_width, backend=backend)
 
     def forward(self, pair: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """The update of the pairs (..., N, N, pair width). mask: bool, (..., N, N)."""
+        _check_grid("pair", pair, self.pair_width, mask, square=True)
         normed = self.norm(zero_absent(pair, mask))
         biasing = normed if self.attention.axis == ROW_AXIS else normed.transpose(-3, -2)
         return self.attention(normed, biasing, present=mask)
@@ -117,12 +160,17 @@ class Transition(nn.Module):
 
     def __init__(self, width: int, *, factor: int = 4) -> None:
         super().__init__()
+        _check_sizes(width=width, factor=factor)
+        self.width = width
         self.norm = nn.LayerNorm(width)
         self.feed_forward = PlainFeedForward(width, factor * width)
         nn.init.zeros_(self.feed_forward.down.weight)
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """The update of (..., width). mask: bool, (...)."""
+        if x.shape[-1:] != (self.width,):
+            raise checks.wrong("x", f"of shape (..., {self.width})", f"of shape {checks.shape(x)}")
+        _check_mask(x, mask)
         return zero_absent(self.feed_forward(self.norm(zero_absent(x, mask))), mask)
 
 
@@ -140,6 +188,8 @@ class OuterProductMean(nn.Module):
 
     def __init__(self, msa_width: int, pair_width: int, *, hidden_width: int = 32) -> None:
         super().__init__()
+        _check_sizes(msa_width=msa_width, pair_width=pair_width, hidden_width=hidden_width)
+        self.msa_width = msa_width
         self.norm = nn.LayerNorm(msa_width)
         self.left, self.right = Linear(msa_width, hidden_width), Linear(msa_width, hidden_width)
         self.output = Linear(hidden_width * hidden_width, pair_width)
@@ -148,6 +198,7 @@ class OuterProductMean(nn.Module):
 
     def forward(self, msa: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """The update of the pairs, (..., N, N, pair width), from (..., S, N, msa width). mask: bool, (..., S, N)."""
+        _check_grid("msa", msa, self.msa_width, mask)
         normed = self.norm(zero_absent(msa, mask))
         left, right = (zero_absent(project(normed), mask) for project in (self.left, self.right))
         if mask is None:
@@ -174,7 +225,8 @@ class TriangleMultiplication(nn.Module):
     def __init__(self, pair_width: int, *, direction: str, hidden_width: int | None = None) -> None:
         super().__init__()
         self.equation = checks.pick("direction", direction, DIRECTIONS)
-        hidden = hidden_width or pair_width
+        _check_sizes(pair_width=pair_width, hidden_width=hidden_width)
+        self.pair_width, hidden = pair_width, hidden_width or pair_width
         self.norm, self.sum_norm = nn.LayerNorm(pair_width), nn.LayerNorm(hidden)
         self.left, self.right = Linear(pair_width, hidden), Linear(pair_width, hidden)
         self.left_gate, self.right_gate = Linear(pair_width, hidden), Linear(pair_width, hidden)
@@ -187,6 +239,7 @@ class TriangleMultiplication(nn.Module):
 
     def forward(self, pair: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """The update of the pairs (..., N, N, pair width). mask: bool, (..., N, N)."""
+        _check_grid("pair", pair, self.pair_width, mask, square=True)
         normed = self.norm(zero_absent(pair, mask))
         left, right = (zero_absent(gate(normed).sigmoid() * project(normed), mask)
                        for gate, project in ((self.left_gate, self.left), (self.right_gate, self.right)))
@@ -247,6 +300,10 @@ class EvoformerBlock(nn.Module):
                  transition_factor: int = 4, msa_dropout: float = 0.15, pair_dropout: float = 0.25,
                  backend: str | None = None) -> None:
         super().__init__()
+        _check_sizes(msa_width=msa_width, pair_width=pair_width, msa_heads=msa_heads, pair_heads=pair_heads,
+                     head_width=head_width, outer_width=outer_width, triangle_width=triangle_width,
+                     transition_factor=transition_factor)
+        self.msa_width, self.pair_width = msa_width, pair_width
         self.msa_row = MSARowAttention(msa_width, pair_width, heads=msa_heads, head_width=head_width, backend=backend)
         self.msa_column = MSAColumnAttention(msa_width, heads=msa_heads, head_width=head_width, backend=backend)
         self.msa_transition = Transition(msa_width, factor=transition_factor)
@@ -271,6 +328,9 @@ class EvoformerBlock(nn.Module):
             msa_mask: bool, (..., S, N): which residues of which sequences exist; all by default.
             pair_mask: bool, (..., N, N): which pairs exist; all by default. Absent tokens and pairs become zeros.
         """
+        _check_grid("msa", msa, self.msa_width, msa_mask, "msa_mask")
+        _check_pair(msa, pair, self.pair_width)
+        _check_mask(pair, pair_mask, "pair_mask")
         msa, pair = zero_absent(msa, msa_mask), zero_absent(pair, pair_mask)
         msa = msa + self.msa_dropout(self.msa_row(msa, pair, mask=msa_mask))
         msa = msa + self.msa_column(msa, mask=msa_mask)

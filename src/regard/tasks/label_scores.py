@@ -150,6 +150,8 @@ class LabelGroups(NamedTuple):
     """What is named in each group, and the name of the group: labels, or several labels of one character each."""
     rest: str | None
     """The group of all other labels; None if they stay as they are."""
+    argument: str = "merge"
+    """What errors call the groups."""
 
     def groups_of(self, labels: Sequence[str]) -> dict[str, str]:
         """The group of each of these labels."""
@@ -157,7 +159,8 @@ class LabelGroups(NamedTuple):
         for member, group in self.members.items():
             for label in [member] if member in labels else member:
                 if found.setdefault(label, group) != group:
-                    raise checks.wrong("--merge", "every label in one group", f"{label!r} in two")
+                    raise checks.wrong(self.argument, "groups of which no two have the same label",
+                                       f"{label!r} in {found[label]!r} and {group!r}")
         return {label: found.get(label, label if self.rest is None else self.rest) for label in labels}
 
     def unknown(self, labels: Sequence[str]) -> list[str]:
@@ -181,24 +184,28 @@ def merge_probabilities(probabilities: Tensor, labels: Sequence[str],
     return names, merged.index_add_(-1, numbers, probabilities)
 
 
-def parse_merge(text: str) -> LabelGroups:
+def parse_merge(text: str, argument: str = "merge") -> LabelGroups:
     """Groups of labels, from text such as "H=HGI,E=EB,C=*" or "noun=NOUN+PROPN".
 
     Labels are joined by +, which may be left out where all are single characters. * stands for all labels that no other
     group has; without it they stay as they are.
+
+    Args:
+        argument: what errors call the text.
     """
     groups, rest = dict[str, str](), None
     example = "such as H=HGI,E=EB,C=* or noun=NOUN+PROPN"
     for part in text.split(","):
         name, equals, members = (piece.strip() for piece in part.partition("="))
         if not (name and equals and members):
-            raise checks.wrong("--merge", f"groups of labels, {example}", repr(text))
+            raise checks.wrong(argument, f"groups of labels, {example}", repr(text))
         if members == REST:
             if rest is not None:
-                raise checks.wrong("--merge", f"at most one group of all other labels ({REST})", repr(text))
+                raise checks.wrong(argument, f"groups of labels, at most one of them of all other labels ({REST})",
+                                   repr(text))
             rest = name
             continue
         for member in members.split("+"):
             if not member or groups.setdefault(member, name) != name:
-                raise checks.wrong("--merge", f"groups of labels, every label in one of them, {example}", repr(text))
-    return LabelGroups(groups, rest)
+                raise checks.wrong(argument, f"groups of labels, each label in one of them only, {example}", repr(text))
+    return LabelGroups(groups, rest, argument)

@@ -74,6 +74,8 @@ def test_marks_ends_and_compression_change_nothing(tmp_path, change):
     ('{"tokens": ["ab"], "labels": [null]}\n', 1, ("labels", "None")),
     ('{"tokens": ["ab"]}\n', 1, ("labels",)),
     ('{"tokens": ["ab"], "labels": ["X"]}\nnonsense\n', 2, ("JSON",)),
+    ('{"tokens": ["ab"], "labels": ["X"]}\n\n\n{"tokens": ["ab"]}\n', 4, ("labels",)),
+    ('-DOCSTART- O\n\nThe DET\ncat\n', 4, ("1 column", "2")),
 ])
 def test_errors_name_file_line_and_numbers(tmp_path, content, line, numbers):
     with pytest.raises(DataError) as error:
@@ -125,6 +127,24 @@ def test_columns_and_keys_can_be_chosen(tmp_path):
     for source, target in (("0", "1"), ("1", "1"), ("one", "two")):
         with pytest.raises(ValueError, match="source, target"):
             opened(tmp_path, rows, source=source, target=target)
+
+
+@pytest.mark.parametrize(("content", "target"), [(PROTEIN, "9"), (CONLL, "4"), ("7\tMKV\tCHH\n8\tAA\tCC\n", "9")])
+def test_a_chosen_column_that_is_missing_is_named(tmp_path, content, target):
+    with pytest.raises(DataError, match=rf"data\.tsv:1: There is no column {target}: .*has [23] columns"):
+        list(opened(tmp_path, content, source="1", target=target))
+    with pytest.raises(DataError, match=r"data\.tsv:2: There is no column 3: .*has 2 columns"):
+        list(opened(tmp_path, "7\tMKV\tCHH\n8\tAA\n9\tAA\tCC\n", source="2", target="3"))
+
+
+def test_conll_without_blank_lines_is_one_sentence_and_says_so(tmp_path):
+    """A file with one word and its class on each line fits labels of words, too."""
+    log = ReadLog()
+    assert read(tmp_path, "good\tpos\nbad\tneg\nnice\tpos\n", log=log) == [("good bad nice", "pos neg pos")]
+    assert any("data.tsv" in note and "--task classify" in note for note in log.notes)
+    log = ReadLog()
+    assert len(read(tmp_path, CONLL, log=log)) == 2
+    assert not log.notes
 
 
 def test_a_file_without_labels_is_refused(tmp_path):

@@ -132,6 +132,7 @@ def test_duplicates_empty_and_long_sequences_are_skipped_and_counted(file):
     assert survey.count == 2
     assert survey.statistics.dropped == {"duplicate": 2, "too_long": 1, "empty": 1}
     assert survey.statistics.relabelled == 1
+    assert any("2,000 characters (data.filters.max_characters)" in note for note in survey.warnings)
     assert any("Skipped 4" in note and "a.tsv:3" in note and "a label for every character" in note
                for note in survey.warnings)
 
@@ -184,7 +185,7 @@ def test_subwords_cannot_start_labels_of_characters(file, tmp_path):
     settings = {"model.width": 16, "model.stack.layers": 1, "training.validation.every": 1}
     regard.train(file("t.txt", "a text\nanother text\n" * 20), masked, task="masked", recipe="bert-tiny", steps=1,
                  settings=settings)
-    with pytest.raises(ValueError, match=r"tokenizer\.kind=characters"):
+    with pytest.raises(ValueError, match=r"a\.tsv .*masked.*tokenizer\.kind=characters"):
         regard.train(file("a.tsv", CHAINS), tmp_path / "new", task="label", from_=masked, steps=1)
 
 

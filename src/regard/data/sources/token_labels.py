@@ -140,10 +140,10 @@ def _recognise(name: str, sample: Sequence[str], unit: str | None, format: str |
     if not filled:
         raise DataError(f"{name}: There are no labelled sequences: every line is empty.")
     if format == "jsonl" or (format is None and filled[0].lstrip().startswith("{")):
-        return TokenLabelLayout("jsonl", unit or _json_unit(name, filled, chosen))
+        return TokenLabelLayout("jsonl", unit or _json_unit(name, sample, chosen))
     columns = None if chosen is None else _column_numbers(*chosen)
     found = None if format == "conll" else _recognise_tsv(name, sample, filled, unit, columns, format == "tsv", log)
-    return _recognise_conll(name, filled, unit, columns, log) if found is None else found
+    return _recognise_conll(name, sample, filled, unit, columns, log) if found is None else found
 
 
 def _column_numbers(source: str, target: str) -> tuple[int, int]:
@@ -190,8 +190,8 @@ def _is_header(token: str, label: str) -> bool:
     return token.strip().casefold() in TOKEN_NAMES and label.strip().casefold() in LABEL_NAMES
 
 
-def _recognise_conll(name: str, filled: Sequence[str], unit: str | None, columns: tuple[int, int] | None,
-                     log: ReadLog) -> TokenLabelLayout:
+def _recognise_conll(name: str, sample: Sequence[str], filled: Sequence[str], unit: str | None,
+                     columns: tuple[int, int] | None, log: ReadLog) -> TokenLabelLayout:
     rows = [_split_columns(line) for line in filled if not line.startswith(COMMENT)]
     if not rows:
         raise DataError(f"{name}: There are no labelled sequences: every line is empty or a comment.")
@@ -207,6 +207,9 @@ def _recognise_conll(name: str, filled: Sequence[str], unit: str | None, columns
     elif columns is None and count > 2:
         log.note(f"{name} has {count} columns: using columns 1 (tokens) and {count} (labels). Choose others with "
                  "--source and --target.")
+    if len(rows) > 1 and all(line.strip() and not line.startswith(DOCUMENT_START) for line in sample):
+        log.note(f"{name} has no blank line between its first {len(rows):,} lines, so they are one sentence. For one "
+                 "label for the text of each line, use --task classify.")
     whole = [cells for cells in rows if len(cells) == count and max(token, label) < count]
     single = unit is None and all(len(cells[token]) == 1 for cells in whole) and bool(whole)
     return TokenLabelLayout("conll", unit or ("character" if single else "word"), token, label, count,
@@ -240,7 +243,9 @@ def _parse_token(location: Location, line: str, layout: TokenLabelLayout, at_sta
     if line.startswith(COMMENT) and (len(cells) != layout.columns
                                      or (at_start and cells[layout.label] not in layout.labels)):
         return None
-    if len(cells) != layout.columns or max(layout.token, layout.label) >= len(cells):
+    if len(cells) == layout.columns and max(layout.token, layout.label) >= len(cells):
+        raise _missing_column(location, cells, layout)
+    if len(cells) != layout.columns:
         remedy = "Each line has a token and its label" if layout.columns == 2 else "Every line needs as many"
         raise DataError(f"{location}: {plural(len(cells), 'column')}, but the first line has {layout.columns}. "
                         f"{remedy}: correct it.")
@@ -255,12 +260,20 @@ def _parse_token(location: Location, line: str, layout: TokenLabelLayout, at_sta
     return token, label
 
 
+def _missing_column(location: Location, cells: Sequence[str], layout: TokenLabelLayout) -> DataError:
+    """The error for a line that does not have a column that was chosen."""
+    return DataError(f"{location}: There is no column {max(layout.token, layout.label) + 1}: the line has "
+                     f"{plural(len(cells), 'column')}. Correct the line, or choose others with --source and --target.")
+
+
 def _parse_line(location: Location, line: str, layout: TokenLabelLayout) -> LabelledSequence:
     """The sequence of a line of TSV."""
     if not line.strip():
         return LabelledSequence((), (), location)
     cells = line.split("\t")
     if max(layout.token, layout.label) >= len(cells):
+        if {layout.token, layout.label} != {0, 1}:
+            raise _missing_column(location, cells, layout)
         raise DataError(f"{location}: {plural(len(cells), 'column')} instead of 2: a sequence, a tab, its labels. Add "
                         "the missing one, or remove the line.")
     if layout.label == 1 and layout.token == 0 and len(cells) > 2 and not cells[2].strip() and len(cells) == 3:
@@ -282,6 +295,8 @@ def _json_unit(name: str, lines: Sequence[str], keys: tuple[str, str] | None) ->
     """The unit of JSONL: of strings as for TSV, of lists by their tokens."""
     words, characters = 0, 0
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         tokens, labels = _json_values(Location(name, number), line, keys)
         if isinstance(tokens, str):
             spaced = " " in tokens.strip(" ") and (not isinstance(labels, str) or " " in labels.strip(" "))

@@ -356,12 +356,12 @@ def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
     write_file(Path(path), render_figure(figure, picture_format(path)))
 
 
-def picture_format(path: str | os.PathLike[str]) -> str:
-    """The format of a file name: "png", "svg" or "pdf"; a ValueError for any other suffix."""
+def picture_format(path: str | os.PathLike[str], argument: str = "path") -> str:
+    """The format of a file name: "png", "svg" or "pdf"; a ValueError that names the argument for any other suffix."""
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in FILE_METADATA:
         endings = ", ".join(f".{name}" for name in FILE_METADATA)
-        raise checks.wrong("path", f"the name of a file that ends in one of {endings}", repr(os.fspath(path)),
+        raise checks.wrong(argument, f"the name of a file that ends in one of {endings}", repr(os.fspath(path)),
                            "Pictures are written as PNG, SVG or PDF.")
     return ending
 

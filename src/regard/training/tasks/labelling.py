@@ -26,6 +26,7 @@ from regard.data.batches.batch import (
     pad_sequences,
 )
 from regard.data.batches.feed import BatchConfig, PlanFeed
+from regard.data.sources.text import DataError
 from regard.data.sources.token_labels import join_tokens
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.data.tokenizer.units import TokenEncoder
@@ -145,7 +146,11 @@ class TokenLabelTask(LabelledTask):
 
 def fit_survey(start: StartModel, survey: TokenLabelSurvey, request: TrainingRequest) -> TokenLabelSurvey:
     """The survey of data for fine-tuning: checked against the start model, with its labels if it knows all of these."""
-    TokenEncoder(start.tokenizer, survey.unit)  # refuses subwords for characters
+    try:
+        TokenEncoder(start.tokenizer, survey.unit)  # refuses subwords for characters
+    except ValueError as error:
+        raise DataError(f"{', '.join(request.data)} has a label for every {survey.unit}, which {start.name} cannot "
+                        f"read: {error}") from error
     note = new_labels_note(start, survey.statistics.labels)
     if start.labels and note is None:
         survey = replace(survey, statistics=replace(survey.statistics, labels=start.labels))

@@ -49,7 +49,7 @@ from regard.training.tasks.interface import ProgressHook, TrainingRequest
 
 ENDING_MARKS = frozenset(".,;:!?")
 """Marks that are either words of their own or the last character of a word."""
-DROP_NAMES = {"empty": ("without tokens", "without tokens"), "too_long": ("too long", "too long"),
+DROP_NAMES = {"empty": ("without tokens", "without tokens"), "too_long": ("longer than", "longer than"),
               "duplicate": ("duplicate", "duplicates")}
 
 
@@ -236,11 +236,20 @@ def unknown_label_note(counts: Mapping[str, int], known: Sequence[str], where: s
 def _summary(sequences: FilteredSequences, found: TokenLabelStatistics, noun: str, labels: str = "",
              layout: str = "") -> str:
     total = sum(found.dropped.values())
-    reasons = ", ".join(plural(count, *DROP_NAMES[reason]) + (f" (first: {found.first_empty})"
-                                                              if reason == "empty" else "")
+    details = {"empty": f" (first: {found.first_empty})", "too_long": f" {_describe_limit(sequences)}"}
+    reasons = ", ".join(plural(count, *DROP_NAMES[reason]) + details.get(reason, "")
                         for reason, count in found.dropped.items())
     return read_summary(plural(len(found.hashes) + total, noun) + labels, (file.path for file in sequences.inputs),
                         layout, total, reasons)
+
+
+def _describe_limit(sequences: FilteredSequences) -> str:
+    """The longest sequence that is kept, and the key that sets it."""
+    filters = sequences.filters
+    if sequences.unit == "character":
+        return f"{filters.max_characters:,} characters (data.filters.max_characters)"
+    return (f"{filters.max_words:,} words or {filters.max_characters:,} characters (data.filters.max_words, "
+            "max_characters)")
 
 
 def survey_sequences(request: TrainingRequest, config: DataConfig) -> TokenLabelSurvey:
