@@ -27,7 +27,7 @@ import torch
 
 from regard import checks, config, toml
 from regard.data.filters import FilterConfig, is_blank
-from regard.data.languages import LanguagePair
+from regard.data.languages import LanguagePair, find_language
 from regard.data.sources import formats
 from regard.data.sources.text import DataError, SentencePair, printable
 from regard.storage import filesystem
@@ -325,8 +325,13 @@ def _trigrams(text: str) -> Iterator[str]:
 
 # The model that writes
 
-def load_writer(folder: str, option: str, device: torch.device) -> Translator:
-    """The model that writes synthetic pairs; a ValueError if it cannot translate text."""
+def load_writer(folder: str, option: str, device: torch.device, target: str | None = None) -> Translator:
+    """The model that writes synthetic pairs; a ValueError if it cannot translate text.
+
+    Args:
+        option: how the user has named it, for messages.
+        target: the language that it should translate into, if it is known; a model for several languages needs it.
+    """
     if (Path(folder) / "model.bin").is_file() and not (Path(folder) / WEIGHTS_FILE).exists():
         raise ValueError(f"{option} {folder}: This is an export for CTranslate2. Name the model that was exported.")
     found = load(folder, device=device)
@@ -334,7 +339,15 @@ def load_writer(folder: str, option: str, device: torch.device) -> Translator:
         raise ValueError(f"{option} {folder}: This model is not a translator. Give the folder of one.")
     if found.tokenizer is None:
         raise ValueError(f"{option} {folder}: This model has no tokenizer, so it cannot translate text.")
-    return found
+    known = found.target_languages
+    if len(known) < 2:
+        return found
+    if target is None or find_language(target, known) is None:
+        missing = "Your data does not tell its languages" if target is None else f"It does not translate into {target}"
+        raise ValueError(f"{option} {folder}: This model translates into several languages: {', '.join(known)}. "
+                         f"{missing}. Set the languages of your data, for example en-fr (--languages; "
+                         "source_lang and target_lang in Python), or name another model.")
+    return found.into(target)
 
 
 def check_direction(folder: str, option: str, translator: Translator, pairs: Iterable[SentencePair],

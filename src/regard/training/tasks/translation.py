@@ -274,7 +274,7 @@ class TranslationTask(TrainingTask):
 
     def _scores(self, task: Translator,
                 numbers: range) -> tuple[dict[str, float], list[str], dict[str, TranslationStatistics]]:
-        """The scores of some validation pairs, the translations, and what was counted in them, as `score_details` wants.
+        """The scores of some validation pairs, the translations, and their statistics for `score_details`.
 
         A model whose loss is not finite cannot translate.
         """
