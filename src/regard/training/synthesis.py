@@ -34,7 +34,6 @@ from regard.storage import filesystem
 from regard.tasks.documents import PROGRESS_SUFFIX, HasText, Journal, already_exists, split_blocks
 from regard.tasks.evaluation import translation_loss
 from regard.tasks.load import load
-from regard.tasks.search import Sampling
 from regard.tasks.task import WEIGHTS_FILE, isolate_errors
 from regard.tasks.translator import Translator
 from regard.toml import TomlDocument
@@ -137,7 +136,8 @@ def check_synthesis(request: TrainingRequest) -> None:
         raise checks.wrong(name("synthetic_share"), "a fraction between 0 and 1", given.share)
     if given.temperature is not None and not 0 < given.temperature < math.inf:
         raise checks.wrong(name("temperature"), "a number above 0", given.temperature)
-    Sampling(temperature=given.temperature or 1.0, top_k=given.top_k)  # checks the others
+    if given.top_k is not None:
+        checks.whole_number(name("top_k"), given.top_k, 1)
     if given.keep is not None and not request.resume:
         if os.path.lexists(given.keep):
             raise already_exists(Path(given.keep))
