@@ -76,6 +76,20 @@ def test_intervals_and_degenerate_translations_are_told(place, tmp_path, monkeyp
     assert "[" not in " ".join(lines("evaluate", place / "translator", tmp_path / "one.tsv"))
 
 
+def test_each_direction_has_intervals_and_warnings(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, **options: [
+        SimpleNamespace(text=text, cut=False) for text in texts])
+    monkeypatch.setattr(Translator, "into", lambda self, language: self)
+    (tmp_path / "other.tsv").write_text("".join(f"{source}\t{target}\n" for target, source in PAIRS))
+    text = " ".join(" ".join(lines("evaluate", place / "translator", "--direction", f"en-fr:{place / 'pairs.tsv'}",
+                                   "--direction", f"fr-en:{tmp_path / 'other.tsv'}")).split())
+    for sources, targets in (zip(*PAIRS, strict=True), [*zip(*PAIRS, strict=True)][::-1]):
+        found = corpus_scores(sources, targets, draws=1000)
+        assert f"{found.chrf:.2f} [{found.chrf_interval.low:.2f}, {found.chrf_interval.high:.2f}]" in text
+    for part in ("95%", "1,000", "Warning: en-fr: 100% of the translations", "Warning: fr-en: 100%"):
+        assert part in text
+
+
 def test_what_is_there_is_not_written_over(place, tmp_path):
     (tmp_path / "out").write_text("years of work")
     code, out, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", tmp_path / "out")

@@ -126,10 +126,10 @@ def test_an_evaluation_has_intervals():
 
 def test_details_are_plain_values():
     statistics = translation_statistics(HYPOTHESES, REFERENCES)
-    found = score_details(statistics, REFERENCES, HYPOTHESES, REFERENCES)
+    found = score_details({"": statistics}, REFERENCES, HYPOTHESES, REFERENCES)
     scores = statistics.scores(1000)
     assert found == {"bleu_interval": [*scores.bleu_interval], "chrf_interval": [*scores.chrf_interval]}
     assert json.loads(json.dumps(found)) == found
-    copied = score_details(translation_statistics(["a"] * 9, ["b"] * 9), ["a"] * 9, ["a"] * 9, ["b"] * 9)
+    copied = score_details({"": translation_statistics(["a"] * 9, ["b"] * 9)}, ["a"] * 9, ["a"] * 9, ["b"] * 9)
     assert ["100%" in sentence for sentence in copied["degenerate"]] == [True]
-    assert score_details(translation_statistics(["a"], ["b"]), ["c"], ["a"], ["b"]) == {}
+    assert score_details({"": translation_statistics(["a"], ["b"])}, ["c"], ["a"], ["b"]) == {}

@@ -124,6 +124,15 @@ def test_every_kind_of_model_has_its_usage(config):
         assert hasattr(task, re.match(r"\.(\w+)\(", call)[1])
 
 
+def test_each_direction_has_its_interval():
+    scores = {"bleu": 30.0, "chrf": 50.0, "bleu/en-fr": 40.0, "bleu/en-fr_interval": [39.0, 41.5], "chrf/en-fr": 60.0,
+              "bleu/fr-en": 20.0, "chrf/fr-en": 40.0, "chrf/fr-en_interval": [38.25, 42.0]}
+    text = card(record={"data": {"directions": ["en-fr", "fr-en"]}, "scores": scores})
+    assert "| en-fr | `40.00 [39.00, 41.50]` / `60.00` |" in text
+    assert "| fr-en | `20.00` / `40.00 [38.25, 42.00]` |" in text
+    assert text.count("95 %") == 1
+
+
 def test_directions_that_are_none_are_left_out():
     record = {"data": {"directions": ["en-fr", "nonsense", 7, "fr-en"]}}
     assert [*map(str, directions(record))] == ["en-fr", "fr-en"]

@@ -32,13 +32,14 @@ def folder(tmp_path_factory):
     return place
 
 
-def run(folder, name, data="pairs.tsv", **options):
+def run(folder, name, data="pairs.tsv", settings=TINY, **options):
     recorder = trained.Recorder()
     given = {key: str(folder / value) if key in ("reverse", "teacher", "keep") else value
              for key, value in options.items()}
     if "monolingual" in given:
         given["monolingual"] = (str(folder / given["monolingual"]),)
-    result = train(trained.request(folder / data, folder / name, TINY, synthesis=SynthesisRequest(**given)), [recorder])
+    result = train(trained.request(folder / data, folder / name, settings, synthesis=SynthesisRequest(**given)),
+                   [recorder])
     return result, recorder
 
 
@@ -174,6 +175,34 @@ def test_a_teacher_must_be_a_translator_of_this_direction(folder, made, tmp_path
     with pytest.raises(ValueError, match=r"--teacher .*exported: .*CTranslate2"):
         run(folder, "no", teacher="exported")
     assert not (folder / "no").exists()
+
+
+@pytest.fixture(scope="module")
+def several(folder):
+    """A model for several languages."""
+    train(trained.request(folder / "pairs.tsv", folder / "several", TINY, both_ways=True))
+
+
+WITHOUT_LANGUAGES = {key: value for key, value in TINY.items() if not key.endswith("_lang")}
+
+
+@pytest.mark.parametrize("options", [{"teacher": "several"}, {"monolingual": "mono.txt", "reverse": "several"}])
+def test_a_writer_of_several_languages_needs_those_of_the_data(folder, several, options):
+    """It writes in the right one; if that is not known, nothing begins."""
+    expected = regard.load(folder / "several").into("fr" if "teacher" in options else "en")
+    for settings, words in ((WITHOUT_LANGUAGES, "--languages"), ({**TINY, "data.source_lang": "de",
+                                                                  "data.target_lang": "es"}, "en")):
+        with pytest.raises(ValueError, match=rf"--\w+ .*several: .*fr, en.*{words}"):
+            run(folder, "no", settings=settings, **options)
+        assert not (folder / "no").exists()
+    name = f"with-{next(iter(options))}"
+    result, _ = run(folder, name, keep=f"{name}.tsv", **options)
+    assert result.finished
+    rows = [line.split("\t") for line in (folder / f"{name}.tsv").read_text(encoding="utf-8").splitlines()]
+    assert rows
+    if "teacher" in options:
+        assert rows[0][1] == synthesis._one_line(expected.translate(rows[0][0], beams=5).text)
+        assert set(regard.load(folder / name).record["scores"]["teacher"]) == {"bleu", "chrf"}
 
 
 def test_in_python_with_texts_in_memory(folder, made, tmp_path):

@@ -359,6 +359,8 @@ def test_no_number_is_said_to_be_none():
      ["Finished 16,000 steps in 2:31.", "step 16,000 (BLEU 43.40, chrF 65.87)."]),
     (TrainingEnded("all steps are done", 9, 9, {"loss": 1.2, "bleu": 43.4}, 151, intervals={"bleu": [42.1, 44.678]}),
      ["(BLEU 43.40 [42.10, 44.68])", "95%"]),
+    (TrainingEnded("all steps are done", 9, 9, {"bleu": 43.4, "bleu/en-fr": 45.0}, 151,
+                   intervals={"bleu/en-fr": [44.0, 46.5]}), ["(BLEU 43.40 (en-fr 45.00 [44.00, 46.50]))", "95%"]),
     (TrainingEnded("all steps are done", 1, 1, {"loss": 1.2}, 1), ["Finished 1 step in 0:01.", "(loss 1.200)"]),
     (TrainingEnded("all steps are done", 9, 9, {"loss": 1.2, "accuracy": 0.93152, "f1": 0.5}, 1),
      ["(accuracy 93.15%, F1 50.00)"]),  # as `regard evaluate` shows them

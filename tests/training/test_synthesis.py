@@ -189,7 +189,7 @@ def test_rates_draw_as_many_pairs_as_there_are(counts, share, drawn):
     ({"monolingual": ("a",), "teacher": "t"}, "seq2seq", "--teacher"), ({"reverse": "r"}, "seq2seq", "--reverse"),
     ({"teacher": "t", "share": 0.5}, "seq2seq", "--synthetic-share"),
     ({"keep": "k.tsv"}, "seq2seq", "--keep-synthetic"), ({"monolingual": ("a",), "share": 1.0}, "seq2seq", "1.0"),
-    ({"monolingual": ("a",), "top_k": 0}, "seq2seq", "top_k"),
+    ({"monolingual": ("a",), "top_k": 0}, "seq2seq", "--top-k"),
     ({"monolingual": ("a",), "temperature": 0.0}, "seq2seq", "--temperature"),
     ({"monolingual": ("a",)}, "language", "language"), ({"teacher": "t", "keep": "no/such/k.tsv"}, "seq2seq", "k.tsv"),
 ])

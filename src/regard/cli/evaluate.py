@@ -477,14 +477,18 @@ def _loss_table(loss: "TokenLoss") -> Table:
 
 
 def _draw_directions(found: Table, terminal: Terminal) -> None:
-    """A row for each direction, and the means."""
+    """A row for each direction, and the means, which have no intervals."""
     cells = [["direction", "pairs", "BLEU", "chrF", "loss"]]
     for name, row in [*((one["direction"], one) for one in found["directions"]), ("mean", found)]:
-        cells.append([name, f"{row['pairs']:,}", f"{row['bleu']:.2f}", f"{row['chrf']:.2f}", f"{row['loss']:.4f}"])
+        scores = [_format_score(row[key], row.get(f"{key}_interval")) for key in ("bleu", "chrf")]
+        cells.append([name, f"{row['pairs']:,}", *scores, f"{row['loss']:.4f}"])
     terminal.columns(cells)
     first = found["directions"][0]
-    terminal.table({"Search": f"beam size {found['beam']}", "BLEU signature": first["bleu_signature"],
-                    "chrF signature": first["chrf_signature"]})
+    terminal.table({**_brackets(found["directions"]), "Search": f"beam size {found['beam']}",
+                    "BLEU signature": first["bleu_signature"], "chrF signature": first["chrf_signature"]})
+    for one in found["directions"]:
+        for each in one["degenerate"]:
+            terminal.text(f"Warning: {one['direction']}: {each['sentence']}")
 
 
 def _draw_table(found: Table, terminal: Terminal) -> None:
@@ -546,8 +550,6 @@ def _labeller_rows(found: Table) -> dict[str, str]:
 
 def _result_rows(found: Table) -> dict[str, str]:
     """The results by name, in words; losses are in nats."""
-    from regard.tasks.bootstrap import BOOTSTRAP_DRAWS
-
     if found["task"] == "labeller":
         return _labeller_rows(found)
     if found["task"] == "classifier":
@@ -560,13 +562,20 @@ def _result_rows(found: Table) -> dict[str, str]:
     if found["task"] == "filler":
         return {**loss, "Test data": f"{plural(found['texts'], 'text')}, {plural(found['tokens'], 'masked token')}"}
     cut = f"; {plural(found['cut'], 'translation')} reached the maximum length" if found["cut"] else ""
-    brackets = {} if found["bleu_interval"] is None else {
-        "Brackets": f"95% confidence intervals (bootstrap over the test pairs, {BOOTSTRAP_DRAWS:,} draws)"}
     return {"BLEU": _format_score(found["bleu"], found["bleu_interval"]),
-            "chrF": _format_score(found["chrf"], found["chrf_interval"]), **brackets, **loss,
+            "chrF": _format_score(found["chrf"], found["chrf_interval"]), **_brackets([found]), **loss,
             "Test data": f"{plural(found['pairs'], 'pair')}, {plural(found['tokens'], 'target token')}",
             "Search": f"beam size {found['beam']}{cut}",
             "BLEU signature": found["bleu_signature"], "chrF signature": found["chrf_signature"]}
+
+
+def _brackets(tables: Sequence[Table]) -> dict[str, str]:
+    """A row that explains the intervals of these results; none if they have no intervals."""
+    from regard.tasks.bootstrap import BOOTSTRAP_DRAWS
+
+    if all(table["bleu_interval"] is None for table in tables):
+        return {}
+    return {"Brackets": f"95% confidence intervals (bootstrap over the test pairs, {BOOTSTRAP_DRAWS:,} draws)"}
 
 
 def _format_score(value: float, interval: Sequence[float] | None) -> str:

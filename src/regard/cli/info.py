@@ -148,18 +148,19 @@ def _format_scores(found: "ModelInfo") -> str:
         return ""
     shown = ", ".join(
         f"{format_stored_score(name, value)}{format_interval(stored.get(name + INTERVAL_SUFFIX))}"
-        f"{_format_parts(name, scores)}" for name, value in scores.items() if PART_SEPARATOR not in name)
+        f"{_format_parts(name, stored)}" for name, value in scores.items() if PART_SEPARATOR not in name)
     on = validation_data(found.record).replace("`", "")
     return f"{shown} (step {step:,}, on {on})" if step is not None else f"{shown} (on {on})"
 
 
-def _format_parts(metric: str, scores: "Mapping[str, float]") -> str:
-    """The scores of the directions, in parentheses."""
-    from regard.tasks.card import PART_SEPARATOR, score_value
+def _format_parts(metric: str, scores: "Mapping[str, Any]") -> str:
+    """The scores of the directions with their confidence intervals, in parentheses."""
+    from regard.tasks.card import INTERVAL_SUFFIX, PART_SEPARATOR, format_interval, score_value
 
-    parts = {name.partition(PART_SEPARATOR)[2]: value for name, value in scores.items()
-             if name.startswith(f"{metric}{PART_SEPARATOR}")}
-    return f" ({', '.join(f'{name} {score_value(metric, value)}' for name, value in parts.items())})" if parts else ""
+    parts = [f"{name.partition(PART_SEPARATOR)[2]} {score_value(metric, value)}"
+             f"{format_interval(scores.get(name + INTERVAL_SUFFIX))}" for name, value in scores.items()
+             if name.startswith(f"{metric}{PART_SEPARATOR}") and isinstance(value, int | float)]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _format_training(status: "TrainingFolderStatus", has_model: bool) -> str:

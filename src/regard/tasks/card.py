@@ -38,6 +38,7 @@ SCORE_DESCRIPTIONS = {"loss": "loss (nats per token)", "forecast_error": "mean o
 """Scores whose row in the card says more than their name."""
 INTERVAL_SUFFIX = "_interval"
 """A record has the confidence interval of a score under the name of the score and this."""
+INTERVALS_NOTE = "In brackets: 95 % confidence intervals, by bootstrap resampling of the sentences."
 GENERAL = "general_"
 """How the names of scores on general data begin, which a fine-tuned model should not forget."""
 SETTING_NAMES = {
@@ -245,7 +246,7 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
         rows = ((names.get(name, _describe_score(name)), value) for name, value in shown)
         yield from _table(("score", "value"), rows)
     if any(intervals.values()):
-        yield from ("", "In brackets: 95 % confidence intervals, by bootstrap resampling of the sentences.")
+        yield from ("", INTERVALS_NOTE)
     for warning in warnings if isinstance(warnings, Sequence) else ():
         yield from ("", f"**Warning:** {_inline_code(str(warning))[1:-1]}")
 
@@ -308,11 +309,18 @@ def _directions(record: Mapping[str, Any]) -> Iterator[str]:
     yield ("The model was trained on these directions; BLEU and chrF above are their means." + (
         f" It also translates {', '.join(unseen)}, of which it saw no pairs (zero-shot translation), often worse."
         if unseen else ""))
-    columns = {SCORE_NAMES[metric]: {str(pair): scores.get(f"{metric}{PART_SEPARATOR}{pair}") for pair in pairs}
-               for metric in ("bleu", "chrf")}
-    rows = [(str(pair), " / ".join("?" if found[str(pair)] is None else f"`{found[str(pair)]:.2f}`"
-                                   for found in columns.values())) for pair in pairs]
-    yield from _table(("direction", " / ".join(columns)), rows)
+    metrics, intervals = ("bleu", "chrf"), {name for name in scores if name.endswith(INTERVAL_SUFFIX)}
+    rows = [(str(pair), " / ".join(_part_score(scores, f"{metric}{PART_SEPARATOR}{pair}") for metric in metrics))
+            for pair in pairs]
+    yield from _table(("direction", " / ".join(SCORE_NAMES[metric] for metric in metrics)), rows)
+    if any(PART_SEPARATOR in name for name in intervals):
+        yield from ("", INTERVALS_NOTE)
+
+
+def _part_score(scores: Mapping[str, Any], name: str) -> str:
+    """The score of a direction, with its confidence interval if that is known."""
+    value = scores.get(name)
+    return "?" if value is None else f"`{value:.2f}{format_interval(scores.get(f'{name}{INTERVAL_SUFFIX}'))}`"
 
 
 def validation_data(record: Mapping[str, Any]) -> str:

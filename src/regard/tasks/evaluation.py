@@ -13,7 +13,7 @@ Losses are computed with few logits in memory at a time, and without label smoot
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -228,17 +228,18 @@ def translation_statistics(hypotheses: Sequence[str], references: Sequence[str],
                                  _chrf_statistics(hypotheses, references, lowercase))
 
 
-def score_details(statistics: TranslationStatistics | None, sources: Sequence[str], hypotheses: Sequence[str],
+def score_details(statistics: Mapping[str, TranslationStatistics], sources: Sequence[str], hypotheses: Sequence[str],
                   references: Sequence[str]) -> dict[str, Any]:
     """What the record of a model has beside its scores: confidence intervals, and how its output is degenerate.
 
     Args:
-        statistics: of all hypotheses; None if the scores are means of several directions, which have no intervals.
+        statistics: of all hypotheses, or of those of each direction, by what follows the name of a score: "" or
+            "/en-fr". A mean of several directions has no interval.
     """
     found, intervals = find_degenerate(sources, hypotheses, references), dict[str, ConfidenceInterval | None]()
-    if statistics is not None:
-        scores = statistics.scores(BOOTSTRAP_DRAWS)
-        intervals = {"bleu_interval": scores.bleu_interval, "chrf_interval": scores.chrf_interval}
+    for part, one in statistics.items():
+        scores = one.scores(BOOTSTRAP_DRAWS)
+        intervals |= {f"bleu{part}_interval": scores.bleu_interval, f"chrf{part}_interval": scores.chrf_interval}
     return {**{name: [*interval] for name, interval in intervals.items() if interval is not None},
             **({"degenerate": [each.sentence for each in found]} if found else {})}
 

@@ -322,7 +322,7 @@ class Translator(Task, TranslatorMixin):
                 direction takes its own.
         """
         tokenizer = self.tokenizer if isinstance(self.tokenizer, PairTokenizer) else None
-        controls = controls_for_language(tokenizer, to, self.target_lang, self.directions)
+        controls = controls_for_language(tokenizer, to, self.target_lang, self.directions, self.source_lang)
         return self if tokenizer is None or controls == tokenizer.controls else self.with_controls(*controls)
 
     def _set_language(self, key: str, code: str | None) -> None:
@@ -637,7 +637,7 @@ class Translator(Task, TranslatorMixin):
 
 
 def controls_for_language(tokenizer: PairTokenizer | None, to: str | None, own: str | None,
-                          directions: Sequence[LanguagePair] = ()) -> tuple[str, ...]:
+                          directions: Sequence[LanguagePair] = (), source: str | None = None) -> tuple[str, ...]:
     """The control tokens before every source, for the target language that a user asks for.
 
     A language that the model does not know, or a missing one, is a ValueError that lists what exists.
@@ -645,14 +645,16 @@ def controls_for_language(tokenizer: PairTokenizer | None, to: str | None, own: 
     Args:
         own: the target language of a model of one direction, if it is known.
         directions: those that a model for several languages was trained on.
+        source: the source language of a model of one direction, if it is known.
     """
     known = {} if tokenizer is None else target_controls(tokenizer.source.controls)
     if tokenizer is None or not known:
         if to is None or (own is not None and find_language(to, [own]) is not None):
             return () if tokenizer is None else tokenizer.controls
+        direction = f"This one translates {source}-{own}. " if source and own else ""
         raise checks.wrong("to", "left out for a model of one direction" if own is None else
                            f'"{own}", the only language that this model translates into, or left out', f'"{to}"',
-                           "A model for several languages is trained with --direction.")
+                           f"{direction}A model for several languages is trained with --direction.")
     if to is None and (tokenizer.controls or len(known) == 1):
         return tokenizer.controls or tuple(known.values())
     found = None if to is None else find_language(to, known)

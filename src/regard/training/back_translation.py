@@ -113,8 +113,8 @@ def _load_reverse(context: StageContext, survey: TranslationSurvey) -> Translato
     """The reverse model that the user has given, if it translates from target to source."""
     folder, option = context.options.reverse, OptionSpelling(context.request.option_prefix).name("reverse")
     assert folder is not None, "else it is trained"
-    translator = synthesis.load_writer(folder, option, context.device)
     languages = synthesis.known_languages(context.document, survey)
+    translator = synthesis.load_writer(folder, option, context.device, None if languages is None else languages.source)
     swapped = None if languages is None else languages._replace(source=languages.target, target=languages.source)
     synthesis.check_direction(folder, option, translator, map(_swap, survey.training_pairs()), swapped)
     return translator

@@ -163,7 +163,7 @@ def distill(context: StageContext, train_stage: TrainStage) -> Any:
         context.processes.barrier()
     teacher = None
     if taught:
-        teacher = synthesis.load_writer(folder, _teacher_option(context), context.device)
+        teacher = synthesis.load_writer(folder, _teacher_option(context), context.device, _target(languages))
         _check_vocabulary(context, teacher)
     synthesis.keep_once(context, path)
     stages = _stages(context)
@@ -196,10 +196,12 @@ def _teacher_option(context: StageContext) -> str:
 def _load_teacher(context: StageContext, data: DistillationData, languages: LanguagePair | None) -> Translator:
     """The teacher, if it translates from source to target; its languages are stored."""
     folder, option = teacher_folder(context), _teacher_option(context)
-    teacher = synthesis.load_writer(folder, option, context.device)
+    teacher = synthesis.load_writer(folder, option, context.device, _target(languages))
     if data.survey is not None:
         synthesis.check_direction(folder, option, teacher, data.survey.training_pairs(), languages)
-    if teacher.source_lang and teacher.target_lang:
+    if languages is not None and len(teacher.target_languages) > 1:
+        context.record.update(languages=[*languages])
+    elif teacher.source_lang and teacher.target_lang:
         context.record.update(languages=[teacher.source_lang, teacher.target_lang])
     return teacher
 
@@ -218,6 +220,11 @@ def _check_vocabulary(context: StageContext, teacher: Translator) -> None:
     elif now != before:
         raise DataError(f"{context.request.output}: This training cannot be resumed with another teacher: {option} "
                         f"{folder} has changed since it began. Restore it, or choose another folder.")
+
+
+def _target(languages: LanguagePair | None) -> str | None:
+    """The target language, if it is known."""
+    return None if languages is None else languages.target
 
 
 def _stored_languages(context: StageContext) -> LanguagePair | None:
@@ -374,7 +381,8 @@ def add_teacher_scores(context: StageContext, task: TranslationTask) -> dict[str
     if "teacher_scores" not in context.record.values:
         found: dict[str, float] | None = None
         if context.processes.main:
-            teacher = synthesis.load_writer(context.options.teacher, "", context.device)
+            teacher = synthesis.load_writer(context.options.teacher, "", context.device,
+                                            _target(_stored_languages(context)))
             outputs = teacher.translate(task.sources, beams=1, length_penalty="none")
             measured = corpus_scores([one.text for one in outputs], task.targets)
             found = {"bleu": measured.bleu, "chrf": measured.chrf}

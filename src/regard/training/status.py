@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from regard import checks
-from regard.tasks.card import format_number, score_name, score_value
+from regard.tasks.card import format_interval, format_number, score_name, score_value
 from regard.training.logging import (
     ALL_STEPS_DONE,
     FAILED,
@@ -176,18 +176,18 @@ def format_score(name: str, value: float, interval: Sequence[float] | None = Non
 
         BLEU 41.20 [40.02, 42.31]     general BLEU 39.87     accuracy 93.15%     loss 0.9912
     """
-    score = f"{score_name(name)} {score_value(name, value)}"
-    return score if interval is None else f"{score} [{interval[0]:.2f}, {interval[1]:.2f}]"
+    return f"{score_name(name)} {score_value(name, value)}{format_interval(interval)}"
 
 
 def format_scores(scores: Mapping[str, float], intervals: Mapping[str, Sequence[float]] | None = None) -> str:
     """All scores; those of parts of the validation data follow their mean: BLEU 41.20 (en-fr 43.10, fr-en 39.30)."""
-    shown = []
+    shown, ranges = [], intervals or {}
     for name, value in scores.items():
-        parts = {one.partition("/")[2]: other for one, other in scores.items() if one.startswith(f"{name}/")}
-        listed = ", ".join(f"{part} {score_value(name, other)}" for part, other in parts.items())
+        parts = {one: other for one, other in scores.items() if one.startswith(f"{name}/")}
+        listed = ", ".join(f"{one.partition('/')[2]} {score_value(name, other)}{format_interval(ranges.get(one))}"
+                           for one, other in parts.items())
         if "/" not in name:
-            shown.append(format_score(name, value, (intervals or {}).get(name)) + (f" ({listed})" if listed else ""))
+            shown.append(format_score(name, value, ranges.get(name)) + (f" ({listed})" if listed else ""))
     return ", ".join(shown)
 
 

@@ -27,14 +27,13 @@ import torch
 
 from regard import checks, config, toml
 from regard.data.filters import FilterConfig, is_blank
-from regard.data.languages import LanguagePair
+from regard.data.languages import LanguagePair, find_language
 from regard.data.sources import formats
 from regard.data.sources.text import DataError, SentencePair, printable
 from regard.storage import filesystem
 from regard.tasks.documents import PROGRESS_SUFFIX, HasText, Journal, already_exists, split_blocks
 from regard.tasks.evaluation import translation_loss
 from regard.tasks.load import load
-from regard.tasks.search import Sampling
 from regard.tasks.task import WEIGHTS_FILE, isolate_errors
 from regard.tasks.translator import Translator
 from regard.toml import TomlDocument
@@ -144,7 +143,8 @@ def check_synthesis(request: TrainingRequest) -> None:
         raise checks.wrong(name("synthetic_share"), "a fraction between 0 and 1", given.share)
     if given.temperature is not None and not 0 < given.temperature < math.inf:
         raise checks.wrong(name("temperature"), "a number above 0", given.temperature)
-    Sampling(temperature=given.temperature or 1.0, top_k=given.top_k)  # checks the others
+    if given.top_k is not None:
+        checks.whole_number(name("top_k"), given.top_k, 1)
     if given.keep is not None and not request.resume:
         if os.path.lexists(given.keep):
             raise already_exists(Path(given.keep))
@@ -332,8 +332,13 @@ def _trigrams(text: str) -> Iterator[str]:
 
 # The model that writes
 
-def load_writer(folder: str, option: str, device: torch.device) -> Translator:
-    """The model that writes synthetic pairs; a ValueError if it cannot translate text."""
+def load_writer(folder: str, option: str, device: torch.device, target: str | None = None) -> Translator:
+    """The model that writes synthetic pairs; a ValueError if it cannot translate text.
+
+    Args:
+        option: how the user has named it, for messages.
+        target: the language that it should translate into, if it is known; a model for several languages needs it.
+    """
     if (Path(folder) / "model.bin").is_file() and not (Path(folder) / WEIGHTS_FILE).exists():
         raise ValueError(f"{option} {folder}: This is an export for CTranslate2. Name the model that was exported.")
     found = load(folder, device=device)
@@ -341,7 +346,15 @@ def load_writer(folder: str, option: str, device: torch.device) -> Translator:
         raise ValueError(f"{option} {folder}: This model is not a translator. Give the folder of one.")
     if found.tokenizer is None:
         raise ValueError(f"{option} {folder}: This model has no tokenizer, so it cannot translate text.")
-    return found
+    known = found.target_languages
+    if len(known) < 2:
+        return found
+    if target is None or find_language(target, known) is None:
+        missing = "Your data does not tell its languages" if target is None else f"It does not translate into {target}"
+        raise ValueError(f"{option} {folder}: This model translates into several languages: {', '.join(known)}. "
+                         f"{missing}. Set the languages of your data, for example en-fr (--languages; "
+                         "source_lang and target_lang in Python), or name another model.")
+    return found.into(target)
 
 
 def check_direction(folder: str, option: str, translator: Translator, pairs: Iterable[SentencePair],

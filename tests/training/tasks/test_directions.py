@@ -191,11 +191,16 @@ def test_scores_are_means_of_directions(directions, tmp_path, settings):
         some = [(source, target) for source, target, number in
                 zip(training.sources, training.targets, training.validation_parts, strict=True) if number == part]
         made = translator.translate([source for source, _ in some], to=direction.target, beams=1, length_penalty="none")
-        each[str(direction)] = corpus_scores([one.text for one in made], [target for _, target in some])
+        each[str(direction)] = corpus_scores([one.text for one in made], [target for _, target in some], draws=1000)
     for metric in ("bleu", "chrf"):
         for name, one in each.items():
             assert found.scores[f"{metric}/{name}"] == pytest.approx(getattr(one, metric))
         assert found.scores[metric] == pytest.approx(math.fsum(getattr(one, metric) for one in each.values()) / 4)
+    details = found.details()
+    expected = {f"{metric}/{name}_interval": [*getattr(one, f"{metric}_interval")] for name, one in each.items()
+                for metric in ("bleu", "chrf") if getattr(one, f"{metric}_interval") is not None}
+    assert expected
+    assert {name: value for name, value in details.items() if name.endswith("_interval")} == expected
     assert {example.input for example in found.examples} == {
         next(source for source, number in zip(training.sources, training.validation_parts, strict=True)
              if number == part) for part in range(4)}

@@ -273,14 +273,14 @@ class TranslationTask(TrainingTask):
                                 lambda: score_details(statistics, sources, outputs, targets))
 
     def _scores(self, task: Translator,
-                numbers: range) -> tuple[dict[str, float], list[str], TranslationStatistics | None]:
-        """The scores of some validation pairs, the translations, and what was counted in them if it is one part.
+                numbers: range) -> tuple[dict[str, float], list[str], dict[str, TranslationStatistics]]:
+        """The scores of some validation pairs, the translations, and their statistics for `score_details`.
 
         A model whose loss is not finite cannot translate.
         """
         scores = {"loss": self._loss(task, numbers), "bleu": math.nan, "chrf": math.nan}
         if not math.isfinite(scores["loss"]):
-            return scores, [], None
+            return scores, [], {}
         outputs, parts = self._translate(task, numbers), dict[str, TranslationStatistics]()
         for part, some in self._by_part(numbers):
             parts[self.prepared.survey.parts[part].name] = translation_statistics(
@@ -291,7 +291,7 @@ class TranslationTask(TrainingTask):
         if len(parts) > 1:
             scores |= {part_score(metric, name): getattr(one, metric) for metric in ("bleu", "chrf")
                        for name, one in found.items()}
-        return scores, outputs, next(iter(parts.values())) if len(parts) == 1 else None
+        return scores, outputs, {part_score("", name) if len(parts) > 1 else "": one for name, one in parts.items()}
 
     def _examples(self, outputs: list[str]) -> tuple[ValidationExample, ...]:
         """Examples to show, of every part in turn."""
