@@ -150,7 +150,7 @@ def _write(context: StageContext, path: Path, translator: Translator, folder: Pa
         "model": model_fingerprint(folder), "texts": files_digest([Path(name) for name in given.monolingual]),
         "pairs": survey.files, "temperature": strategy.temperature, "top_k": strategy.top_k, "seed": strategy.seed,
         "excluded": len(selection.excluded)}
-    before, start = context.record.values.get("reverse_seconds", 0.0), time.monotonic()
+    before, start = synthesis.stage_seconds(context, "reverse"), time.monotonic()
     seconds = None if limit is None else max(0.0, WRITING_FRACTION * limit - before)
     written: WrittenPairs = synthesis.write_pairs(
         context, path, selection, lambda texts: translator.search(texts, strategy), settings, text_is="target",

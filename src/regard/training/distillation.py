@@ -18,7 +18,8 @@ fast, and a teacher of any kind will do. With `training.teacher_share` (word-lev
 probabilities that the teacher gives to every token of these translations: then it has the tokenizer of the teacher,
 which reads every batch of the training (`regard.training.tasks.translation.Teacher`).
 
-With a time limit, the language model gets MODEL_FRACTION of it, and translating ends when WRITING_FRACTION has passed.
+With a time limit, the language model is trained for MODEL_FRACTION of it and writes for as long, and translating ends
+when WRITING_FRACTION of it has passed.
 """
 
 import itertools
@@ -65,7 +66,8 @@ VOCABULARY_KEYS = ("data.joint_tokenizer", "model.source_vocab_size", "model.tar
 """Keys that determine the vocabulary, besides those of [tokenizer]."""
 TEACHER_BEAMS = 5
 MODEL_FRACTION, WRITING_FRACTION = 0.1, 0.4
-"""Of the time limit: what the language model may take, and what has passed when the teacher ends."""
+"""Of the time limit: what training the language model may take, and sampling from it; and what has passed when the
+teacher ends."""
 LANGUAGE_MODEL: Mapping[str, Any] = {"tokenizer.vocab_size": 4000}
 """The settings of the language model that are not the defaults: subwords, also for a short text."""
 SAMPLED_ROWS, SAMPLED_TOKENS, MAX_FAILED_ROUNDS = 2048, 250, 3
@@ -299,13 +301,16 @@ def _sample_sources(context: StageContext, given: Iterable[str], train_stage: Tr
             return result
         context.record.update(language_model_seconds=result.state.seconds)
     if count and main:
+        start = time.monotonic()
         found = [*sample_new_texts(given, count - modelled, seed=_seed(context))]
         found += _sample_lines(context, modelled, {*given, *found}) if modelled else []
         path.parent.mkdir(parents=True, exist_ok=True)
         filesystem.write_file(path, json.dumps(found).encode())
+        context.record.update(sampling_seconds=time.monotonic() - start)
         models = "an n-gram model and a language model" if modelled else "an n-gram model"
         context.report(Note(f"Sampled {plural(len(found), 'new source')} from {models} of the given ones"
-                            + (f"; {count:,} were asked for, but they hardly vary." if len(found) < count else "."),
+                            + (f"; {count:,} were asked for, but they hardly vary, or the time limit is short."
+                               if len(found) < count else "."),
                             warning=not found))
     return None
 
@@ -334,7 +339,11 @@ def _language_model(context: StageContext, given: Iterable[str]) -> TrainingRequ
 
 
 def _sample_lines(context: StageContext, count: int, known: set[str]) -> list[str]:
-    """Up to `count` distinct lines that the language model writes, none of them known; fewer if they hardly vary."""
+    """Up to `count` distinct lines that the language model writes, none of them known.
+
+    They are fewer if they hardly vary, or if the time limit does not allow for more.
+    """
+    limit, start = total_time(context.request), time.monotonic()
     model = load(context.place / LANGUAGE_MODEL_FOLDER, device=context.device)
     assert isinstance(model, Completer), "trained as one"
     longest, characters = max(map(len, known)), {*itertools.chain.from_iterable(known)}
@@ -348,7 +357,8 @@ def _sample_lines(context: StageContext, count: int, known: set[str]) -> list[st
         known |= new.keys()
         found += new
         failed = 0 if new else failed + 1
-        if len(found) >= count or failed == MAX_FAILED_ROUNDS:
+        late = limit is not None and time.monotonic() - start > MODEL_FRACTION * limit
+        if len(found) >= count or failed == MAX_FAILED_ROUNDS or late:
             return found[:count]
     raise AssertionError("the seeds do not end")
 
@@ -356,7 +366,7 @@ def _sample_lines(context: StageContext, count: int, known: set[str]) -> list[st
 def _write(context: StageContext, path: Path, teacher: Translator, folder: str, data: DistillationData,
            sampled: Sequence[str]) -> None:
     request, limit, start = context.request, total_time(context.request), time.monotonic()
-    before = context.record.values.get("language_model_seconds", 0.0)
+    before = synthesis.stage_seconds(context, "language_model", "sampling")
     strategy = Beam(beams=TEACHER_BEAMS)
     settings = {"model": model_fingerprint(Path(folder)), "texts": files_digest([Path(name) for name in request.data]),
                 "beams": TEACHER_BEAMS, "validation": None if data.survey is None else data.survey.threshold,

@@ -207,6 +207,11 @@ def with_max_time(document: TomlDocument, seconds: float | None) -> TomlDocument
     return document if seconds is None else toml.override(document, {"training.max_time": seconds}, "--time")
 
 
+def stage_seconds(context: StageContext, *stages: str) -> float:
+    """The seconds that some stages have taken, of those that are done."""
+    return sum(context.record.values.get(f"{stage}_seconds", 0.0) for stage in stages)
+
+
 def time_left(context: StageContext, least: float) -> float | None:
     """The time limit of the last stage, from that of all stages and what the others took; None without one.
 
@@ -217,7 +222,7 @@ def time_left(context: StageContext, least: float) -> float | None:
     if limit is None:
         return None
     if "max_time" not in values:
-        used = sum(values.get(f"{stage}_seconds", 0.0) for stage in ("reverse", "language_model", "writing"))
+        used = stage_seconds(context, "reverse", "language_model", "sampling", "writing")
         context.record.update(max_time=context.processes.broadcast(max(limit - used, least * limit)))
     return float(values["max_time"])
 
