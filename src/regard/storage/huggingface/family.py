@@ -375,8 +375,11 @@ class Family(ABC, Generic[SettingsT]):
         """The tensor rules for a model of this config."""
 
     def follows(self, settings: SettingsT, name: str, tensor: Tensor) -> bool:
-        """Whether one of the `compared` tensors follows from the settings; a ValueError if no model can have it."""
-        raise NotImplementedError
+        """Whether one of the `compared` tensors follows from the settings; a ValueError if no model can have it.
+
+        By default none does: those of the file are used.
+        """
+        return False
 
     def guess(self, names: Collection[str]) -> str | None:
         """Guess the architecture from the tensor names of a file that does not name it; None if that is impossible."""
