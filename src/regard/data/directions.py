@@ -108,8 +108,8 @@ def _check_shared_files(directions: Sequence[DirectionData]) -> None:
             before, name = used.setdefault(place, (meaning, one.name))
             if before != meaning and (path in plain or choose_sides(path, one.languages) == FileSides()):
                 raise DataError(f"{printable(path)} is {before} for the direction {name}, and {meaning} for "
-                                f"{one.name}, but does not tell its languages itself. To train both directions of a "
-                                "file, use --both-ways; a TSV may name its columns in a header line: en, de, fr.")
+                                f"{one.name}, but does not tell its languages itself. A TSV may name its columns in "
+                                "a header line: en, de, fr. To train a file both ways, use --both-ways.")
 
 
 def with_validation(directions: Sequence[DirectionData], validation: Sequence[DirectionData]) -> list[DirectionData]:

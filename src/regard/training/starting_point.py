@@ -175,7 +175,8 @@ def load_start(given: "str | os.PathLike[str] | Task", task: str, option: str = 
     _check_task(found, name, task, option)
     if found.tokenizer is None and not isinstance(found.config, VisionConfig | TracksConfig):
         raise ValueError(f"{name}: The start model has no tokenizer that regard can read, so it cannot read the data. "
-                         "To read the tokenizer.json of an imported model: pip install 'regard[import]'.")
+                         "Put its tokenizer files into its folder. To read a tokenizer.json: pip install "
+                         "'regard[import]'.")
     return StartModel(found, name, weights_sha256(found.model), _trained_config(found.config, task))
 
 
