@@ -444,7 +444,7 @@ class TranslationSetup(TaskSetup):
                 *defaults.translation_model(largest, tables["model"], distilled=prepared.survey.distilled),
                 *defaults.translation_training(pairs, tokens, mixers, device, tables.get("training", {}),
                                                distilled=prepared.survey.distilled, directions=several,
-                                               width=tables["model"]["width"])]
+                                               width=lookup(tables, "model.width"))]
 
     def _finetuning_defaults(self, start: StartModel, prepared: PreparedTranslation, tables: Mapping[str, Any],
                              device: DeviceProperties) -> list[Default]:
