@@ -31,6 +31,7 @@ from regard.tasks.task import (
     as_texts,
     checked_record,
     element_name,
+    even_batches,
     length_batches,
     map_batches,
     one_or_many,
@@ -244,6 +245,18 @@ def four_threads():
     torch.set_num_threads(4)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_workers_get_as_many_batches_of_about_the_same_size(workers):
+    lengths = [5 + number * 7 % 31 for number in range(500)]
+    batches = even_batches(lengths, 600 * workers, workers)
+    sizes = [len(batch) * max(lengths[number] for number in batch) for batch in batches]
+    assert sorted(number for batch in batches for number in batch) == [*range(500)]
+    assert not len(batches) % workers
+    assert 0.7 * max(sizes) < min(sizes) <= max(sizes) <= 600
+    assert even_batches([9, 9], 4, workers) == [[0], [1]]  # each longer than a batch
+    assert even_batches([], 4, workers) == []
 
 
 def test_batches_at_the_same_time(four_threads):
