@@ -245,3 +245,35 @@ def test_json_of_samples_is_one_object_a_line(folder):
     code, out, _ = call("translate", folder, *TEXTS, "--sample", "--json")
     assert code == 0
     assert [json.loads(line)["source"] for line in out.splitlines()] == TEXTS
+
+
+@pytest.mark.parametrize("code", ["fr", "de"])
+def test_a_model_of_one_direction_refuses_a_language(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texting.translator().save("unnamed")
+    task = regard.load("unnamed")
+    task.source_lang, task.target_lang = "en", "fr"
+    task.save("model")
+    write_pairs(tmp_path / "test.tsv", texting.pairs(3))
+    for command in (["translate", "model", TEXTS[0]], ["look", "model", TEXTS[0], "--terminal"],
+                    ["look", "model", "--heads", "test.tsv"], ["evaluate", "model", "test.tsv"],
+                    ["compare", "model", "model", "test.tsv"]):
+        status, out, said = call(*command, "--to", code)
+        assert (status, out, said.count("\n")) == (2, "", 1), command
+        assert all(part in said for part in ("model", "--to", "en-fr")), said
+
+
+def test_a_comparison_with_a_model_for_several_languages_takes_a_language(tmp_path):
+    for name, task in (("several", texting.translator(pair=texting.several)), ("single", texting.translator())):
+        task.save(tmp_path / name)
+    write_pairs(tmp_path / "test.tsv", texting.pairs(3))
+    single = regard.load(tmp_path / "single")
+    single.target_lang = "fr"
+    single.save(tmp_path / "single-fr")
+    options = [tmp_path / "test.tsv", "--to", "fr", "--beam", "1", "--json"]
+    code, out, _ = call("compare", tmp_path / "several", tmp_path / "single-fr", *options)
+    assert (code, json.loads(out)["pairs"]) == (0, 3)
+
+
+def write_pairs(path, pairs):
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))

@@ -30,6 +30,7 @@ from regard.cli.options import (
     TargetOption,
     ToOption,
     beam_option,
+    check_to_option,
     choose_device,
     choose_target,
     complete_names,
@@ -322,7 +323,9 @@ def _compare_models(folders: Sequence[str], data: Sequence[str], options: Compar
         pairs = [(pair.source, pair.target) for pair in corpus]
         say_notes(corpus.log.notes)
         told = {*corpus.log.languages.values()}
-        tasks = [choose_target(open_task(name, options.device, "Translator"), options.to, told) for name in folders]
+        opened = [open_task(name, options.device, "Translator") for name in folders]
+        check_to_option(folders[0], options.to, *opened)
+        tasks = [choose_target(task, options.to, told) for task in opened]
         first, second = zip(_model_names(folders), tasks, strict=True)
         beams = options.beam or DEFAULT_BEAM_SIZE
         found = pairwise.compare_models(first, second, pairs, beams=beams)

@@ -34,6 +34,7 @@ from regard.cli.options import (
     TargetOption,
     ToOption,
     beam_option,
+    check_to_option,
     choose_target,
     complete_names,
     expand_options,
@@ -180,6 +181,7 @@ def _refuse_options(model: str, task: "Task", options: EvaluationOptions) -> Non
             name = "-o" if field == "output" else f"--{field.replace('_', '-')}"
             fail(f"{model}: {name} is for {' or '.join(TASK_NOUNS[kind] for kind in kinds)}, but this model is "
                  f"{TASK_NOUNS[own]}. Leave it out.")
+    check_to_option(model, options.to, task)
 
 
 def _check_data(data: list[str] | None, options: EvaluationOptions) -> list[str]:

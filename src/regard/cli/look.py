@@ -37,6 +37,7 @@ from regard.cli.options import (
     ToOption,
     announce_terminal_input,
     beam_option,
+    check_to_option,
     choose_target,
     complete_names,
     expand_options,
@@ -326,6 +327,7 @@ def _trace_models(folder: str, given: str | None, search: SearchOptions,
     tasks = [open_task(name, device, *LOOK_TASKS) for name in names]
     for name, task in zip(names, tasks, strict=True):
         _check_task_options(name, task, search)
+    check_to_option(folder, search.to, *tasks)
     tasks = [task.into(search.to) if isinstance(task, Translator) else task for task in tasks]
     limit = _influence_limit(search.influence)
     if any(_reads_images(task) for task in tasks):
@@ -622,6 +624,7 @@ def _look_at_heads(folder: str, options: HeadOptions, to: str | None, device: st
     if to is not None and not isinstance(task, Translator):
         fail(f"{escape_unprintable(folder)}: --to needs a translator, but this model is "
              f"{TASK_NOUNS[type(task).__name__]}.")
+    check_to_option(folder, to, task)
     files, count = options.heads or (), options.sentences or DEFAULT_SENTENCES
     task, data = _read_examples(task, files, count, to)
     if not any(len(one) for one in data):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from regard.data.languages import LanguagePair
     from regard.tasks.search import Beam, Sampling
     from regard.tasks.task import Task
-    from regard.tasks.translator import Translator
+    from regard.tasks.translator import Translator, TranslatorMixin
 
 RENAMED_OPTIONS = {
     "--limit": "--max-length", "--least": "--min-length", "--no-repeat": "--no-repeat-ngram-size",
@@ -282,6 +282,19 @@ def open_task(folder: str, device: str, *wanted: str) -> "Task":
         needed = " or ".join(TASK_NOUNS[one] for one in wanted)
         fail(f"{folder}: This command needs {needed}, but this model is {TASK_NOUNS[name]}.{command}")
     return task
+
+
+def check_to_option(name: str, to: str | None, *tasks: "Task | TranslatorMixin") -> None:
+    """Refuse --to if none of the tasks is a translator for several languages; `name` is the folder of the first."""
+    from regard.tasks.translator import TranslatorMixin
+
+    translators = [task for task in tasks if isinstance(task, TranslatorMixin)]
+    if to is None or not translators or any(one.target_languages for one in translators):
+        return
+    source, target = translators[0].source_lang, translators[0].target_lang
+    pair = f", {source}-{target}" if source and target else f", into {target}" if target else ""
+    fail(f"{name}: --to chooses a language of a model for several, but this model has one direction{pair}. Leave "
+         "--to out; `regard train --direction` trains a model for several languages.")
 
 
 def choose_target(task: "Task", to: str | None, told: "Collection[LanguagePair]" = ()) -> "Translator":

@@ -42,6 +42,7 @@ from regard.cli.options import (
     TargetOption,
     ToOption,
     beam_option,
+    check_to_option,
     choose_device,
     complete_names,
     expand_options,
@@ -169,6 +170,7 @@ class TranslationRequest:
                     device=choose_device(self.engine.device))
             except ExportError as error:
                 fail(str(error), 1)
+        check_to_option(model, self.to, translator)
         translator.check_search(self.strategy, glossary=self.glossary)
         return translator.into(self.to)
 

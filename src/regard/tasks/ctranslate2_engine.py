@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Self
 from regard import checks
 from regard.checks import whole_number
 from regard.data.filters import is_blank
+from regard.data.languages import target_controls
 from regard.storage import ctranslate2
 from regard.storage import folder as folders
 from regard.tasks import export as exporting
@@ -81,7 +82,8 @@ class CTranslate2Engine(TranslatorMixin):
                  device: str = "cpu") -> None:
         record = _read_record(Path(folder))
         self.tokenizer, self.special = translator.pair_tokenizer(), translator.special
-        self.target_lang, self.directions = translator.target_lang, translator.directions
+        self.source_lang, self.target_lang = translator.source_lang, translator.target_lang
+        self.directions = translator.directions
         self.names = exporting.vocabulary_names(translator)
         self.positions = ctranslate2.max_positions(translator.config) or ctranslate2.DEFAULT_POSITIONS
         self.ids = {name: id_ for id_, name in enumerate(self.names.target)}
@@ -115,6 +117,10 @@ class CTranslate2Engine(TranslatorMixin):
         blank = Translation("", 0.0, (), False)
         return [with_alternatives(found[number]) if number in found else blank for number in range(len(texts))]
 
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        return tuple(target_controls(self.tokenizer.source.controls))
+
     def check_search(self, strategy: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
         """Refuse what CTranslate2 cannot do, or does differently."""
         check_search(strategy, glossary=glossary)
@@ -125,7 +131,7 @@ class CTranslate2Engine(TranslatorMixin):
 
     def into(self, to: str | None) -> Self:
         """This engine for one target language; both share the model."""
-        controls = controls_for_language(self.tokenizer, to, self.target_lang, self.directions)
+        controls = controls_for_language(self.tokenizer, to, self.target_lang, self.directions, self.source_lang)
         if controls == self.tokenizer.controls:
             return self
         other = copy.copy(self)

@@ -149,6 +149,14 @@ class Translation(GeneratedText):
 class TranslatorMixin(ABC):
     """The methods of a translator; an engine implements `_search` and `check_search`."""
 
+    source_lang: str | None
+    target_lang: str | None
+
+    @property
+    @abstractmethod
+    def target_languages(self) -> tuple[str, ...]:
+        """The codes of the languages that a model for several languages translates into; empty for any other."""
+
     @abstractmethod
     def _search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
                 glossary: GlossaryLike | None = None, batch_tokens: int | None = None) -> list[Translation]:
@@ -302,7 +310,6 @@ class Translator(Task, TranslatorMixin):
 
     @property
     def target_languages(self) -> tuple[str, ...]:
-        """The codes of the languages that a model for several languages translates into; empty for any other."""
         both = self.tokenizer
         return tuple(target_controls(both.source.controls)) if isinstance(both, PairTokenizer) else ()
 
