@@ -6,6 +6,7 @@ import torch
 
 from regard.blocks import feed_forward
 from regard.blocks.feed_forward import GatedFeedForward, PlainFeedForward
+from regard.kernels.packed_linear import PackedForward, packed_linear_layers
 from regard.reference import blocks as oracle
 
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu"]
@@ -68,3 +69,57 @@ def test_in_one_kernel_it_is_the_same(activation, monkeypatch):
     torch.testing.assert_close(y, want)
     for mine, theirs in zip(torch.autograd.grad(y.sum(), wanted), torch.autograd.grad(want.sum(), wanted), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def unfused(part, x):
+    """The layer with ReLU as a pass of its own."""
+    return part.down(part.dropout(part.activation(part.up(x))))
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    """The inputs of packed products with ReLU."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN here")
+    calls, with_relu = [], PackedForward.with_relu
+    monkeypatch.setattr(PackedForward, "with_relu", lambda self, x: (calls.append(x), with_relu(self, x))[1])
+    return calls
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 16), (3, 16), (2, 5, 16), (0, 16), (16,)], ids=str)
+def test_packed_relu_is_part_of_the_product_and_exact(shape, bias, fused_calls):
+    part, x = PlainFeedForward(16, 24, bias=bias, dropout=0.5).eval(), torch.randn(shape)
+    with torch.no_grad():
+        plain = part(x)
+        with packed_linear_layers(part):
+            assert torch.equal(part(x), unfused(part, x))
+            torch.testing.assert_close(part(x), plain, rtol=1e-5, atol=1e-6)
+    assert len(fused_calls) == 2
+
+
+@pytest.mark.parametrize("watched", ["up", "dropout"])
+def test_packed_with_a_hook_calls_it(watched, fused_calls):
+    part, x, seen = PlainFeedForward(16, 24).eval(), torch.randn(4, 16), []
+    getattr(part, watched).register_forward_hook(lambda module, given, made: seen.append(made))
+    with torch.no_grad(), packed_linear_layers(part):
+        part(x)
+        assert len(seen) == 1
+        assert bool((seen[0] < 0).any()) is (watched == "up")  # the output of `up` is that before ReLU
+    assert not fused_calls
+
+
+def test_packed_with_training_gradients_or_another_activation_is_not_fused(fused_calls):
+    part, x = PlainFeedForward(16, 200, dropout=0.5), torch.randn(4, 16)
+    with torch.no_grad(), packed_linear_layers(part):
+        assert not torch.equal(part(x), part(x))  # dropout
+    part.eval()
+    with packed_linear_layers(part):
+        part(x).sum().backward()
+    assert part.up.weight.grad is not None
+    for other in (PlainFeedForward(16, 24, activation="gelu").eval(), PlainFeedForward(16, 24).eval()):
+        if other.activation_name == "relu":
+            other.activation = torch.tanh
+        with torch.no_grad(), packed_linear_layers(other):
+            assert torch.equal(other(x), unfused(other, x))
+    assert not fused_calls

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.decoding import beam_state
 from regard.decoding.beam_state import Candidates, HypothesisPool, exact_topk, quick_topk
 from regard.decoding.request import Hypothesis
 
@@ -124,6 +125,29 @@ def test_the_highest_of_wide_rows_are_those_of_a_sort(width, kind):
     assert torch.equal(first.values, sorted_values[:, :6])
     last = sorted_values[:, 5]
     assert bool(first.ambiguous) == bool(((last == sorted_values[:, 6]) & (last > -torch.inf)).any())
+
+
+@pytest.mark.parametrize("width", [64 * 28, 2000, 3001, 64 * 40 + 63])
+@pytest.mark.parametrize("kind", ["numbers", "ties", "forbidden rows", "rest is highest", "not contiguous"])
+@pytest.mark.parametrize("min_values", [0, 1 << 30], ids=["pieces", "topk"])
+def test_a_search_by_pieces_finds_the_values_of_a_sort(width, kind, min_values, monkeypatch):
+    monkeypatch.setattr(beam_state, "TOPK_MIN_VALUES", min_values)
+    values = torch.randn(6, width)
+    if kind == "ties":
+        values = torch.randint(0, 5, (6, width)).float()
+    if kind == "forbidden rows":
+        values[1], values[4, 3:] = -torch.inf, -torch.inf  # a whole row, and all but three values of a row
+    if kind == "rest is highest":
+        values[:, -5:] += 100
+    if kind == "not contiguous":
+        values = torch.randn(width, 12).t()[::2]
+    found, places = beam_state._sorted_topk(values, 7)
+    sorted_values, order = values.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(found, sorted_values[:, :7])
+    assert torch.equal(values.gather(-1, places), found)
+    assert all(len(set(row)) == 7 for row in places.tolist())
+    if kind in ("numbers", "rest is highest", "not contiguous"):
+        assert torch.equal(places, order[:, :7])
 
 
 def offer(pool, how, *ones):

@@ -11,6 +11,7 @@ from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,6 +20,7 @@ from regard.blocks.sublayer import Dropout
 from regard.config import Config, choice, integer, probability, renamed
 from regard.kernels.launch import has_hooks, usable
 from regard.kernels.linear import Linear
+from regard.kernels.packed_linear import packed_forward
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
@@ -72,8 +74,17 @@ class PlainFeedForward(FeedForward):
         super().__init__(width, ffn_width, activation=activation, bias=bias, dropout=dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) -> (..., width)."""
-        return self.down(self.activate(self.up(x)))
+        """(..., width) -> (..., width); with packed weights ReLU is part of the product."""
+        packed = packed_forward(self.up)
+        if packed is None or not self._is_only_relu():
+            return self.down(self.activate(self.up(x)))
+        return self.down(packed.with_relu(x))
+
+    def _is_only_relu(self) -> bool:
+        """Whether `activate` is nothing but ReLU: without gradients or dropout, and with nothing hooked or replaced."""
+        return (self.activation is F.relu and type(self).activate is FeedForward.activate
+                and type(self.dropout) is Dropout and not self.dropout.training and not has_hooks(self.dropout)
+                and not torch.is_grad_enabled())
 
 
 class GatedFeedForward(FeedForward):

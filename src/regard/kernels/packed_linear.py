@@ -130,17 +130,25 @@ class PackedForward:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
+        return self.product(x)
+
+    def with_relu(self, x: Tensor) -> Tensor:
+        """ReLU of the output, as part of the packed product."""
+        return self.product(x, "relu")
+
+    def product(self, x: Tensor, activation: str = "none") -> Tensor:
+        """(..., in) -> (..., out), with the activation "none" or "relu"."""
         layer = self.layer
         weight, bias = layer.weight, layer.bias
         if torch.is_grad_enabled() or x.dtype != torch.float32 or x.device.type != "cpu" or autocast_or_compiling():
-            return plain(x, weight, bias)
+            return _activate(plain(x, weight, bias), activation)
         rows = x.reshape(-1, layer.in_features)
         count = len(rows)
         if count == 1 and single_threaded():
             if layer.out_features < layer.in_features:
-                return plain(x, weight, bias)  # reading it in memory order is the fastest way
-            return PACKED_WEIGHTS.of(layer).single(x, [weight], bias)
-        made = PACKED_WEIGHTS.of(layer).product(rows, [weight], bias)
+                return _activate(plain(x, weight, bias), activation)  # reading it in memory order is the fastest way
+            return _activate(PACKED_WEIGHTS.of(layer).single(x, [weight], bias), activation)
+        made = PACKED_WEIGHTS.of(layer).product(rows, [weight], bias, activation)
         return made[:count].view(*x.shape[:-1], layer.out_features)
 
 
@@ -161,8 +169,14 @@ def packed_linear_layers(model: object) -> Iterator[None]:
 
 def is_packed(layer: nn.Linear) -> bool:
     """Whether a layer uses packed weights now, and has no hooks."""
-    return (isinstance(vars(layer).get("forward"), PackedForward)
-            and not (layer._forward_hooks or layer._forward_pre_hooks))
+    return packed_forward(layer) is not None
+
+
+def packed_forward(layer: nn.Linear) -> PackedForward | None:
+    """The packed forward pass of a layer; None if the layer has hooks, or uses no packed weights now."""
+    found = vars(layer).get("forward")
+    hooked = layer._forward_hooks or layer._forward_pre_hooks
+    return found if isinstance(found, PackedForward) and not hooked else None
 
 
 def pad_rows(x: Tensor) -> Tensor:
@@ -181,6 +195,10 @@ def single_threaded() -> bool:
 def autocast_or_compiling() -> bool:
     """Whether autocast changes the dtype of products, or they are being compiled."""
     return torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+
+
+def _activate(x: Tensor, activation: str) -> Tensor:
+    return x.relu() if activation == "relu" else x
 
 
 def _concatenate(weights: list[Tensor]) -> Tensor:
