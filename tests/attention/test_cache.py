@@ -397,3 +397,20 @@ def test_contexts_of_which_all_tokens_are_there_need_no_mask():
     assert full.put([0], shorter).mask.tensor.squeeze().tolist() == [[True, True, False], [True, True, True]]
     nothing = ContextCache.of(key[:, :, :0], key[:, :, :0], torch.tensor([0, 0]))
     assert nothing.mask is not None, "who sees nothing is told so"
+
+
+@given(st.integers(1, 6), st.integers(1, 3), st.data())
+def test_contexts_that_move_within_their_storage_are_those_that_are_copied(count, width, data):
+    key, value, lengths = normal(count, 2, 5, 3), normal(count, 2, 5, 3, seed=1), torch.arange(count) % 5 + 1
+    cache = ContextCache.of(key, value, lengths, width)
+    groups = torch.tensor(data.draw(st.lists(st.integers(0, count - 1), max_size=count)), dtype=torch.long)
+    rows = (groups.unsqueeze(-1) * width + torch.arange(width)).flatten()
+    want = cache.pick(RowGroups(rows, width, width, groups))
+    key, value = key.clone(), value.clone()
+    found = ContextCache.of(key, value, lengths, width).pick(RowGroups(rows, width, width, groups, reuse_storage=True))
+    for one, other in ((found.key, want.key), (found.value, want.value), (found.lengths, want.lengths)):
+        assert torch.equal(one, other)
+    assert (found.mask is None) == (want.mask is None)
+    assert found.mask is None or torch.equal(found.mask.tensor, want.mask.tensor)
+    assert found.rows_per_context == width
+    assert (found.key.data_ptr(), found.value.data_ptr()) == (key.data_ptr(), value.data_ptr())

@@ -13,8 +13,9 @@ from tiny import LANGUAGE, TRANSLATING, built
 from writers import drawn, keyed
 
 from regard.decoding.beam import beam, beam_search
-from regard.decoding.live_search import LiveSearch, arrangement
+from regard.decoding.live_search import LiveSearch
 from regard.decoding.sampling import greedy, greedy_search, sample, sampling_search
+from regard.decoding.scheduler import arrangement
 from regard.kernels.packed_linear import packed_linear_layers
 from regard.models.contract import Memory
 from regard.tokens import Tokens

@@ -23,10 +23,13 @@ from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
 from regard.tasks.load import make_task
 from regard.tasks.task import (
+    MAX_BATCH_FACTOR,
+    MAX_BATCH_TOKENS,
     MAX_WORKERS,
     MIN_GROUP_TOKENS,
     MIN_WORKER_TOKENS,
     SIMILAR,
+    SMALL_DECODER,
     ModelDescription,
     as_texts,
     checked_record,
@@ -36,6 +39,7 @@ from regard.tasks.task import (
     map_batches,
     one_or_many,
     read_description,
+    search_batch_tokens,
     search_workers,
     similar_lengths,
 )
@@ -383,3 +387,14 @@ def test_all_mistakes_are_told_at_once_with_their_lines():
         'did you mean "tie_word_embeddings"?',
         f'config.toml:{lines["trainig"]}: unknown table "trainig"; did you mean "training"?',
     ]
+
+
+def test_a_small_decoder_gets_larger_batches():
+    sizes = [1, SMALL_DECODER // MAX_BATCH_FACTOR // 2, SMALL_DECODER // 2, SMALL_DECODER, 3 * SMALL_DECODER]
+    found = [search_batch_tokens(nn.Linear(size, 1, bias=False)) for size in sizes]
+    assert found == [factor * MAX_BATCH_TOKENS for factor in (MAX_BATCH_FACTOR, MAX_BATCH_FACTOR, 2, 1, 1)]
+    assert search_batch_tokens(nn.Linear(1, 1, device="meta")) == MAX_BATCH_TOKENS
+    model = texting.translator().model  # what counts is the decoder
+    model_of = nn.Module()
+    model_of.decoder, model_of.encoder = model.decoder, nn.Linear(SMALL_DECODER, 1)
+    assert search_batch_tokens(model_of) == MAX_BATCH_FACTOR * MAX_BATCH_TOKENS

@@ -29,7 +29,7 @@ from regard.models.encoder_decoder import DecoderState
 RUN_BYTES = 150_000
 """Keys and values that attention reads in the time of one more call."""
 MIN_SLOTS = 64
-"""The slots for which there is storage at first; it is doubled when they are taken."""
+"""The slots for which there is storage at first."""
 AttendFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Attention of queries (F, H, W, D) to keys and values (F, G, n, D) under a mask (F, 1, W, n)."""
 
@@ -120,7 +120,9 @@ class BeamCache:
             storage = BeamStorage(key.new_zeros(len(sequences), slots, 2 * key.shape[1] * key.shape[3]), key.shape[1])
             if filled:
                 storage.keys[:, :, :filled], storage.values[:, :, :filled] = key[sequences], value[sequences]
-            blocks.append(BlockState(storage, None if block.context is None else block.context.pick(rows)))
+            # The state is not needed any more: contexts that stay where they are need not be copied.
+            context = None if block.context is None else block.context.pick(replace(rows, reuse_storage=True))
+            blocks.append(BlockState(storage, context))
         attended = torch.arange(filled) < positions.unsqueeze(-1)
         return BeamCache(tuple(blocks), attended.view(len(sequences), rows.size, filled), positions, cache.capacity)
 
@@ -187,7 +189,7 @@ class BeamCache:
         if sequences <= room and slots <= size:
             return self
         room = room if sequences <= room else sequences + sequences // 2  # for those that come later
-        size = size if slots <= size else max(slots, 2 * size)
+        size = size if slots <= size else max(slots, size + size // 2)
         return self._with([one.resized(room, size) for one in self._storages()])
 
     def _storages(self) -> list[BeamStorage]:

@@ -353,7 +353,8 @@ class BeamBatch:
     def select(self, slots: Sequence[int]) -> "BeamBatch":
         """The sequences in these slots."""
         sequences, lengths = [self.sequences[slot] for slot in slots], [self.lengths[slot] for slot in slots]
-        rows = [slot * self.groups + group for slot in slots for group in range(self.groups)]
+        groups = self.groups
+        rows = [slot * groups + group for slot in slots for group in range(groups)]
         index = torch.tensor(rows, dtype=torch.long, device=self.live.totals.device)
         return BeamBatch(sequences, lengths, self.live.select(index, max(lengths, default=0)), self.pool.select(index))
 

@@ -25,7 +25,14 @@ from regard.decoding.decoder_step import packed_decoder
 from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import Hypothesis, InvalidLogitsError
 from regard.decoding.sampling import TokenSearch
-from regard.decoding.scheduler import PREFILL_CHUNK, continuing_rows, first_hypotheses, present_states, require_cross
+from regard.decoding.scheduler import (
+    PREFILL_CHUNK,
+    arrangement,
+    continuing_rows,
+    first_hypotheses,
+    present_states,
+    require_cross,
+)
 from regard.mixer import RowGroups
 from regard.models.contract import GenerativeModel, Memory
 from regard.tokens import Tokens
@@ -209,31 +216,6 @@ class LiveSearch(Generic[PromptT]):
         slots = [(prompt, sample) for prompt in joining for sample in range(samples)]
         last = torch.tensor([one.prompt[-1] for one in joining], device=device)
         return slots, search.start([0] * len(slots), present).with_tokens(last[index]), state
-
-
-def arrangement(count: int, gone: Collection[int], new: int) -> tuple[list[int], list[int]]:
-    """Where sequences go: `count` slots of which some are `gone`, and `new` ones, numbered from `count`.
-
-    New ones take the places of those that are gone. If more are gone, the last ones move into the gaps.
-
-    Returns:
-        the sequence of each place, and the places of the new ones.
-    """
-    order, holes, places = list(range(count)), sorted(gone), list[int]()
-    for number in range(count, count + new):
-        place = holes.pop(0) if holes else len(order)
-        order[place:place + 1] = [number]
-        places.append(place)
-    open_ = set(holes)
-    while open_:
-        last = order.pop()
-        if len(order) in open_:
-            open_.discard(len(order))
-        else:
-            hole = min(open_)
-            order[hole] = last
-            open_.discard(hole)
-    return order, places
 
 
 def read_prompts(model: GenerativeModel, state: Any, prompts: Sequence[Sequence[int]], device: torch.device) -> Any:

@@ -14,7 +14,7 @@ chunk, V vocabulary.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -166,8 +166,8 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
             batch = step.batch
             for slot in step.finished:
                 is_open[slot] = False
-            stay = [slot for slot, still in enumerate(is_open) if still]
             gone = [slot for slot, still in enumerate(is_open) if not still]
+            stay, _ = arrangement(len(is_open), gone, 0)
             free = self.bucket.slots - len(stay)
             enter = bool(waiting) and (not stay or REFILL_SHARE * free >= self.bucket.slots)
             # Removing rows copies the state of the others. So finished rows stay until they are half of the batch,
@@ -194,7 +194,8 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         prompts, memory = [self.request.prompts[row] for row in unique], select_memory(self.sources, unique)
         logits, state, cross = prefill(self.model, memory, prompts, self.bucket.capacity, self.request.device,
                                        self.search.needs_cross)
-        each = [unique.index(self.request.prompt_of(one)) for one in sequences for _ in range(self.search.width)]
+        places = {prompt: place for place, prompt in enumerate(unique)}
+        each = [places[self.request.prompt_of(one)] for one in sequences for _ in range(self.search.width)]
         index = torch.tensor(each, device=self.request.device)
         if each != list(range(len(unique))):
             state = first_hypotheses(self.model, state, index, self.search.width)
@@ -264,6 +265,31 @@ def continuing_rows(parents: Tensor | None, groups: Tensor | None, positions: Te
         parents = torch.arange(len(positions), device=positions.device).view(-1, width)
     rows = (parents if groups is None else parents[groups]).flatten()
     return RowGroups(rows, width, width, groups, reuse_storage=True)
+
+
+def arrangement(count: int, gone: Collection[int], new: int) -> tuple[list[int], list[int]]:
+    """Where sequences go: `count` slots of which some are `gone`, and `new` ones, numbered from `count`.
+
+    New ones take the places of those that are gone. If more are gone, the last ones move into the gaps.
+
+    Returns:
+        the sequence of each place, and the places of the new ones.
+    """
+    order, holes, places = list(range(count)), sorted(gone), list[int]()
+    for number in range(count, count + new):
+        place = holes.pop(0) if holes else len(order)
+        order[place:place + 1] = [number]
+        places.append(place)
+    open_ = set(holes)
+    while open_:
+        last = order.pop()
+        if len(order) in open_:
+            open_.discard(len(order))
+        else:
+            hole = min(open_)
+            order[hole] = last
+            open_.discard(hole)
+    return order, places
 
 
 def present_states(memory: Memory) -> Tensor:

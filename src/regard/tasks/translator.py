@@ -75,6 +75,7 @@ from regard.tasks.task import (
     map_batches,
     max_positions,
     one_or_many,
+    search_batch_tokens,
     search_workers,
     similar_lengths,
 )
@@ -344,7 +345,8 @@ class Translator(Task, TranslatorMixin):
         with packed_linear_layers(self.model):  # once for all workers
             hypotheses = iter(map_batches(
                 filled, [len(one.source) * strategy.rows_per_text for one in filled],
-                lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses), batch_tokens,
+                lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses),
+                search_batch_tokens(self.model) if batch_tokens is None else batch_tokens,
                 workers=search_workers(self.model, len(filled))))
         return [self.make_translation(text, [] if one is None else next(hypotheses))
                 for text, one in zip(texts, inputs, strict=True)]
