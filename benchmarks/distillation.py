@@ -12,9 +12,12 @@ and CTranslate2 with int8. The models take turns, and the medians are compared.
 """
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the command line does, before torch is imported
 
 import torch
 from multi30k import run_all, save_results, score, sentences, shown, translate, write_lines
