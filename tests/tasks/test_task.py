@@ -391,10 +391,11 @@ def test_all_mistakes_are_told_at_once_with_their_lines():
 
 def test_a_small_decoder_gets_larger_batches():
     sizes = [1, SMALL_DECODER // MAX_BATCH_FACTOR // 2, SMALL_DECODER // 2, SMALL_DECODER, 3 * SMALL_DECODER]
-    found = [search_batch_tokens(nn.Linear(size, 1, bias=False)) for size in sizes]
+    found = [search_batch_tokens(nn.Linear(size, 1, bias=False), 1000) for size in sizes]
     assert found == [factor * MAX_BATCH_TOKENS for factor in (MAX_BATCH_FACTOR, MAX_BATCH_FACTOR, 2, 1, 1)]
-    assert search_batch_tokens(nn.Linear(1, 1, device="meta")) == MAX_BATCH_TOKENS
-    model = texting.translator().model  # what counts is the decoder
-    model_of = nn.Module()
-    model_of.decoder, model_of.encoder = model.decoder, nn.Linear(SMALL_DECODER, 1)
-    assert search_batch_tokens(model_of) == MAX_BATCH_FACTOR * MAX_BATCH_TOKENS
+    assert search_batch_tokens(nn.Linear(1, 1, device="meta"), 1000) == MAX_BATCH_TOKENS
+    assert search_batch_tokens(nn.Linear(1, 1), 8000) == 2 * MAX_BATCH_TOKENS
+    assert search_batch_tokens(nn.Linear(1, 1), 10**6) == MAX_BATCH_TOKENS
+    model = nn.Module()
+    model.encoder, model.decoder = nn.Linear(SMALL_DECODER, 1), nn.Linear(1, 1)  # what counts is the decoder
+    assert search_batch_tokens(model, 1000) == MAX_BATCH_FACTOR * MAX_BATCH_TOKENS

@@ -105,7 +105,8 @@ DeviceOption = Annotated[str, typer.Option(
     autocompletion=complete_names(AUTO_DEVICE, "cpu", "cuda"),
     help="cpu, cuda (or gpu), cuda:1, or auto: a GPU if there is one.")]
 BatchTokensOption = Annotated[int | None, typer.Option(
-    "--batch-tokens", metavar="N", min=1, rich_help_panel=ENGINE_PANEL, show_default="4096 with torch",
+    "--batch-tokens", metavar="N", min=1, rich_help_panel=ENGINE_PANEL,
+    show_default="4096 with torch, up to 24576 for small models on a CPU",
     help="Source tokens per batch, padding included; a smaller number needs less memory.")]
 JsonOption = Annotated[bool, typer.Option(
     "--json", rich_help_panel=OUTPUT_PANEL, help="Print a JSON object on each line.")]

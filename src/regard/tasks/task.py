@@ -74,9 +74,10 @@ MAX_BATCH_TOKENS = 4096
 SIMILAR, MIN_GROUP_TOKENS = 0.75, 256
 """Rows that are encoded together on a CPU have at least this fraction of the longest one's tokens, unless they have
 fewer tokens in all."""
-SMALL_DECODER, MAX_BATCH_FACTOR = 4_000_000, 6
-"""On a CPU the batches of a search have more tokens if the decoder has fewer parameters than this, up to this many
-times as many: its steps take little longer for more rows, since much of their time is spent on calling operations."""
+SMALL_DECODER, SMALL_VOCABULARY, MAX_BATCH_FACTOR = 4_000_000, 16_000, 6
+"""On a CPU a decoder with fewer parameters and a smaller vocabulary than these gets batches of up to MAX_BATCH_FACTOR
+times as many tokens: calling operations takes much of the time of its steps, for few rows as for many. The limit of
+the vocabulary bounds the memory for the logits of very short texts."""
 MAX_WORKERS, MIN_WORKER_TOKENS = 4, 1024
 """A search with at most as many threads of torch computes as many batches at the same time, if each gets this many
 tokens: steps of few rows take about as long as those of more. More Python threads would wait for each other."""
@@ -509,13 +510,17 @@ def worker_threads(number: int) -> "Iterator[type[map[Any]] | Callable[..., Iter
         torch.set_num_threads(threads)  # the workers have also set it for threads that begin later
 
 
-def search_batch_tokens(model: nn.Module) -> int:
-    """The source tokens of a batch of a search: MAX_BATCH_TOKENS, or more for a small decoder on a CPU."""
-    decoder = getattr(model, "decoder", model)
-    if next(model.parameters()).device.type != "cpu":
+def search_batch_tokens(model: nn.Module, vocabulary: int) -> int:
+    """The source tokens of a batch of a search: MAX_BATCH_TOKENS, or more for a small decoder on a CPU.
+
+    Args:
+        vocabulary: the number of tokens that the model generates.
+    """
+    parameters = [*getattr(model, "decoder", model).parameters()]
+    if not parameters or parameters[0].device.type != "cpu":
         return MAX_BATCH_TOKENS
-    parameters = max(1, sum(one.numel() for one in decoder.parameters()))
-    return int(MAX_BATCH_TOKENS * min(MAX_BATCH_FACTOR, max(1.0, SMALL_DECODER / parameters)))
+    factor = min(SMALL_DECODER / sum(one.numel() for one in parameters), SMALL_VOCABULARY / vocabulary)
+    return int(MAX_BATCH_TOKENS * min(max(factor, 1.0), MAX_BATCH_FACTOR))
 
 
 def search_workers(model: nn.Module, rows: int) -> int:

@@ -346,7 +346,7 @@ class Translator(Task, TranslatorMixin):
             hypotheses = iter(map_batches(
                 filled, [len(one.source) * strategy.rows_per_text for one in filled],
                 lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses),
-                search_batch_tokens(self.model) if batch_tokens is None else batch_tokens,
+                search_batch_tokens(self.model, self.vocabularies[-1]) if batch_tokens is None else batch_tokens,
                 workers=search_workers(self.model, len(filled))))
         return [self.make_translation(text, [] if one is None else next(hypotheses))
                 for text, one in zip(texts, inputs, strict=True)]
