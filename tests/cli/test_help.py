@@ -19,7 +19,7 @@ from regard.cli.data import RULES
 from regard.cli.options import EXAMPLES_ATTRIBUTE, OPTION_ALIASES, PANELS
 from regard.data.filters import RULE_NAMES, FilterConfig
 from regard.data.sources.formats import ENTRIES, FORMATS
-from regard.tasks.task import MAX_BATCH_TOKENS
+from regard.tasks.task import MAX_BATCH_FACTOR, MAX_BATCH_TOKENS
 from regard.tasks.translator import EXTRA_LENGTH, LENGTH_FACTOR
 
 PO = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "the dog"\nmsgstr ""\n'
@@ -230,7 +230,9 @@ def test_what_the_help_says_of_defaults_is_true():
     assert RULES == RULE_NAMES
     assert RULES[:5] == filters["drop"]
     assert default(("translate",), "max_length") == f"{LENGTH_FACTOR} x source length + {EXTRA_LENGTH}"
-    assert default(("translate",), "batch_tokens") == f"{MAX_BATCH_TOKENS} with torch"
+    most = MAX_BATCH_FACTOR * MAX_BATCH_TOKENS
+    want = f"{MAX_BATCH_TOKENS} with torch, up to {most} for small models on a CPU"
+    assert default(("translate",), "batch_tokens") == want
 
 
 @pytest.mark.parametrize(("words", "want"), [
