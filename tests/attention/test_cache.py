@@ -407,7 +407,7 @@ def test_contexts_that_move_within_their_storage_are_those_that_are_copied(count
     rows = (groups.unsqueeze(-1) * width + torch.arange(width)).flatten()
     want = cache.pick(RowGroups(rows, width, width, groups))
     key, value = key.clone(), value.clone()
-    found = ContextCache.of(key, value, lengths, width).pick(RowGroups(rows, width, width, groups, reuse_storage=True))
+    found = ContextCache.of(key, value, lengths).move(groups, width)
     for one, other in ((found.key, want.key), (found.value, want.value), (found.lengths, want.lengths)):
         assert torch.equal(one, other)
     assert (found.mask is None) == (want.mask is None)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -332,3 +333,20 @@ def test_one_beam_is_greedy_for_every_kind_of_model(kind):
     got = [row[0] for row in searched(model, range(5), beams=1, nbest=1)]
     assert [(one.ids, one.end) for one in got] == [(one.ids, one.end) for one in want]
     assert [one.score for one in got] == pytest.approx([one.score for one in want], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [*TRANSLATING])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_search_leaves_the_encoded_sources_as_they_are(name, beams):
+    """Rows leave at different times, and others move to their places; some layers attend to the sources themselves."""
+    model = built(TRANSLATING[name])
+    memory = model.encode(Tokens.of([[5, 6, 7], [7, 5, 8], [8, 9, 5], [6, 6, 9], [9, 7, 6]]))
+    memory = replace(memory, lengths=None)  # without lengths a layer need not copy the sources
+    before = memory.states.clone()
+    options = {"prompts": [[1]] * 5, "end": (), "max_length": [4, 1, 6, 2, 8], "beams": beams}
+    found = beam(model, memory, **options)
+    assert torch.equal(memory.states, before)
+    for row, (one,) in enumerate(found):
+        options |= {"prompts": [[1]], "max_length": [4, 1, 6, 2, 8][row]}
+        ((alone,),) = beam(model, memory.pick([row]), **options)
+        assert one.ids == alone.ids

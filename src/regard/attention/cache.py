@@ -235,10 +235,26 @@ class ContextCache:
                 return replace(self, rows_per_context=rows.size)
             groups = range(len(self.key) * each // rows.previous_size) if rows.groups is None else rows.groups
             contexts = torch.as_tensor(groups, device=self.key.device) * (rows.previous_size // each)
-            if rows.reuse_storage and contexts.device.type == "cpu" and len(contexts) <= len(self.key):
-                return replace(self._moved(row_indices(contexts, self.key)), rows_per_context=rows.size)
             return replace(self._picked(row_indices(contexts, self.key)), rows_per_context=rows.size)
         return self._picked(row_indices(rows, self.key.new_empty(len(self.key) * each, 0)) // each)
+
+    def move(self, contexts: Tensor, rows_per_context: int) -> "ContextCache":
+        """These contexts (F,), written over the first F: those that stay where they are need not be copied.
+
+        Keys and values must be tensors of their own, which nothing else reads: layers without projections remember the
+        context itself.
+
+        Args:
+            contexts: not more than there are.
+            rows_per_context: that of the result.
+        """
+        count = len(contexts)
+        moved = (contexts != torch.arange(count, device=contexts.device)).nonzero().squeeze(-1)
+        for tensor in (self.key, self.value) if len(moved) else ():
+            tensor.index_copy_(0, moved, tensor.index_select(0, contexts[moved]))
+        return ContextCache(self.key[:count], self.value[:count],
+                            None if self.lengths is None else self.lengths[contexts],
+                            None if self.mask is None else self.mask.pick(contexts), rows_per_context)
 
     def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
         """Replace these rows by the rows of another cache. The shorter of the two contexts is padded with zeros."""
@@ -270,15 +286,6 @@ class ContextCache:
         """These contexts, for one row each."""
         lengths, mask = None if self.lengths is None else self.lengths[index], self.mask
         return ContextCache(self.key[index], self.value[index], lengths, None if mask is None else mask.pick(index))
-
-    def _moved(self, index: Tensor) -> "ContextCache":
-        """These contexts, in the storage of the first ones: those that stay where they are need not be copied."""
-        count = len(index)
-        moved = (index != torch.arange(count)).nonzero().squeeze(-1)
-        for tensor in (self.key, self.value) if len(moved) else ():
-            tensor.index_copy_(0, moved, tensor.index_select(0, index[moved]))
-        lengths, mask = None if self.lengths is None else self.lengths[index], self.mask
-        return ContextCache(self.key[:count], self.value[:count], lengths, None if mask is None else mask.pick(index))
 
     def _lengths(self) -> Tensor:
         if self.lengths is not None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard import checks
+from regard.attention.cache import ContextCache
 from regard.blocks.block import BlockState
 from regard.mixer import RowGroups, row_indices
 from regard.models.encoder_decoder import DecoderState
@@ -109,7 +110,10 @@ class BeamCache:
 
     @staticmethod
     def of(state: DecoderState, rows: RowGroups) -> "BeamCache":
-        """Hypotheses that continue the rows of a state of key-value caches: `rows.size` of them for each group."""
+        """Hypotheses that continue the rows of a state of key-value caches: `rows.size` of them for each group.
+
+        It consumes the state, whose layers are `Attention`: their keys and values are projections.
+        """
         assert rows.groups is not None
         sequences, positions = rows.groups, state.positions[rows.rows]
         cache = state.stack.blocks[0].mixer
@@ -120,9 +124,7 @@ class BeamCache:
             storage = BeamStorage(key.new_zeros(len(sequences), slots, 2 * key.shape[1] * key.shape[3]), key.shape[1])
             if filled:
                 storage.keys[:, :, :filled], storage.values[:, :, :filled] = key[sequences], value[sequences]
-            # The state is not needed any more: contexts that stay where they are need not be copied.
-            context = None if block.context is None else block.context.pick(replace(rows, reuse_storage=True))
-            blocks.append(BlockState(storage, context))
+            blocks.append(BlockState(storage, _pick_context(block.context, replace(rows, reuse_storage=True))))
         attended = torch.arange(filled) < positions.unsqueeze(-1)
         return BeamCache(tuple(blocks), attended.view(len(sequences), rows.size, filled), positions, cache.capacity)
 
@@ -154,8 +156,7 @@ class BeamCache:
         index = row_indices(rows, self.positions)
         attended = self.attended.flatten(0, 1)[index].view(len(index) // width, width, count)
         picked = self if rows.groups is None else self._moved(rows.groups, rows.reuse_storage)
-        blocks = tuple(replace(block, context=None if block.context is None else block.context.pick(rows))
-                       for block in picked.blocks)
+        blocks = tuple(replace(block, context=_pick_context(block.context, rows)) for block in picked.blocks)
         return BeamCache(blocks, attended, self.positions[index], self.capacity)
 
     def put(self, rows: RowGroups, other: "BeamCache") -> "BeamCache":
@@ -198,6 +199,14 @@ class BeamCache:
     def _with(self, storages: list[BeamStorage]) -> "BeamCache":
         return replace(self, blocks=tuple(replace(block, mixer=storage)
                                           for block, storage in zip(self.blocks, storages, strict=True)))
+
+
+def _pick_context(context: ContextCache | None, rows: RowGroups) -> ContextCache | None:
+    """The contexts of the sequences that these rows continue."""
+    if context is None or rows.groups is None or not rows.reuse_storage or len(rows.groups) > len(context.key):
+        return None if context is None else context.pick(rows)
+    assert context.rows_per_context == rows.previous_size
+    return context.move(rows.groups, rows.size)
 
 
 def attention_runs(sizes: list[int], waste: int) -> list[tuple[int, int, int]]:
