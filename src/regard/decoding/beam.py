@@ -299,10 +299,15 @@ class BeamSearch:
 
     def _select(self, live: LiveHypotheses, sequences: Sequence[int], rows: RowLengths, logs: Tensor,
                 penalty: Tensor | None, topk: TopKFunction) -> "BeamSelection":
-        # Of one hypothesis, at most all end tokens and as many others as there are beams can matter.
-        considered = live.totals.shape[1] + len(self.request.ends)
+        # Of one hypothesis, at most all end tokens and as many others as there are beams can matter; of all of them
+        # together, at most all their end tokens and as many others.
+        width, ends = live.totals.shape[1], len(self.request.ends)
+        considered = width + ends
         if self.terms is None:
-            candidates, ambiguous = Candidates.of(live.totals, logs, considered, topk, penalty)
+            found = None
+            if topk is quick_topk and penalty is None:
+                found = Candidates.of_rows(live.totals, logs, width + width * ends)
+            candidates, ambiguous = found or Candidates.of(live.totals, logs, considered, topk, penalty)
             return select_candidates(candidates, self.request.is_end(candidates.tokens, logs.shape[-1]),
                                      live.totals.shape[1], ambiguous)
         terms = [self.terms[self.request.prompt_of(sequence)] for sequence in sequences]

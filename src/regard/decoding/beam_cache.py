@@ -27,7 +27,7 @@ from regard.blocks.block import BlockState
 from regard.mixer import RowGroups, row_indices
 from regard.models.encoder_decoder import DecoderState
 
-RUN_BYTES = 150_000
+RUN_BYTES = 600_000
 """Keys and values that attention reads in the time of one more call."""
 MIN_SLOTS = 64
 """The slots for which there is storage at first."""
@@ -46,9 +46,11 @@ class BeamStorage:
         """(F, G, S, D) each"""
 
     def resized(self, sequences: int, slots: int) -> "BeamStorage":
-        """A copy for this many sequences and slots, neither fewer than before."""
-        tokens = self.tokens.new_zeros(sequences, slots, self.tokens.shape[-1])
-        tokens[:len(self.tokens), :self.tokens.shape[1]] = self.tokens
+        """A copy of the first sequences in storage for this many, with at least as many slots as before."""
+        tokens, kept, filled = self.tokens.new_empty(sequences, slots, self.tokens.shape[-1]), *self.tokens.shape[:2]
+        tokens[:kept, :filled] = self.tokens[:sequences]
+        tokens[:kept, filled:] = 0.0
+        tokens[kept:] = 0.0
         return BeamStorage(tokens, self.key_heads)
 
     def move(self, sequences: Tensor, to: Tensor, slots: int) -> None:
@@ -185,11 +187,16 @@ class BeamCache:
         return grown
 
     def _with_storage(self, sequences: int, slots: int) -> "BeamCache":
-        """The same with storage for at least this many sequences and slots."""
+        """The same with storage for at least this many sequences and slots.
+
+        Where slots are added, sequences that have left give up their room: new storage is costly, since the system
+        brings in every page of it, and the longest sequences of a large batch are few.
+        """
         room, size, _ = self.blocks[0].mixer.tokens.shape
         if sequences <= room and slots <= size:
             return self
-        room = room if sequences <= room else sequences + sequences // 2  # for those that come later
+        enough = sequences + sequences // 2  # for those that come later
+        room = enough if sequences > room else min(room, enough)
         size = size if slots <= size else max(slots, size + size // 2)
         return self._with([one.resized(room, size) for one in self._storages()])
 

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 CONFIG_FILE, WEIGHTS_FILE = "config.toml", "model.safetensors"
 MAX_BATCH_TOKENS = 4096
 """Tokens of a batch, padding included."""
-SIMILAR, MIN_GROUP_TOKENS = 0.75, 256
+SIMILAR, MIN_GROUP_TOKENS = 0.85, 256
 """Rows that are encoded together on a CPU have at least this fraction of the longest one's tokens, unless they have
 fewer tokens in all."""
 SMALL_DECODER, SMALL_VOCABULARY, MAX_BATCH_FACTOR = 4_000_000, 16_000, 6
