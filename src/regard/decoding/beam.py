@@ -211,7 +211,8 @@ class BeamSearch:
         if self.coverage is not None and cross is not None:
             attended_BKN = self.coverage.attended(cross).view(B, K, -1)
             batch = replace(batch, live=replace(before, coverage=before.coverage + attended_BKN))
-        rows = self._row_lengths(batch, prefixes.lengths.view(B, K)[:, 0])
+        rows_B, lengths_B = prefixes.rows.view(B, K)[:, 0], prefixes.lengths.view(B, K)[:, 0]
+        rows = RowLengths(lengths_B, self.request.max_lengths_on_device[rows_B], max(batch.lengths) + 1)
         update = self._update_groups(batch, rows, logs_BKV, quick_topk)
         *statuses, ambiguous = torch.cat([update.status, update.ambiguous.long().unsqueeze(0)]).tolist()
         if INVALID in statuses:
@@ -249,10 +250,6 @@ class BeamSearch:
         dropped_BK = (update.status != TRUNCATED).unsqueeze(-1) | update.ended
         return update.pool.add_truncated(live.ids, live.logs, rows.lengths,
                                          scores_BK.masked_fill(dropped_BK, -torch.inf))
-
-    def _row_lengths(self, batch: BeamBatch, lengths: Tensor) -> RowLengths:
-        most = [self.request.max_length_of(sequence) for sequence in batch.sequences for _ in range(self.groups)]
-        return RowLengths(lengths, torch.tensor(most).to(lengths.device, non_blocking=True), max(batch.lengths) + 1)
 
     def _update_groups(self, batch: BeamBatch, rows: RowLengths, logs: Tensor, topk: TopKFunction) -> BeamUpdate:
         """One step of all groups, one after another; each is penalised for the tokens that those before it took."""

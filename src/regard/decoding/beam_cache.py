@@ -189,14 +189,13 @@ class BeamCache:
     def _with_storage(self, sequences: int, slots: int) -> "BeamCache":
         """The same with storage for at least this many sequences and slots.
 
-        Where slots are added, sequences that have left give up their room: new storage is costly, since the system
-        brings in every page of it, and the longest sequences of a large batch are few.
+        New storage has room for more of what is added. Where only slots are, sequences that have left lose their room:
+        the longest sequences of a large batch are few, and the system takes its time to provide memory.
         """
         room, size, _ = self.blocks[0].mixer.tokens.shape
         if sequences <= room and slots <= size:
             return self
-        enough = sequences + sequences // 2  # for those that come later
-        room = enough if sequences > room else min(room, enough)
+        room = sequences + sequences // 2 if sequences > room else sequences
         size = size if slots <= size else max(slots, size + size // 2)
         return self._with([one.resized(room, size) for one in self._storages()])
 

@@ -8,6 +8,7 @@ Legend: B prompts, N tokens of the longest prompt, R hypotheses, t tokens genera
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -144,6 +145,11 @@ class SearchRequest:
         """The index of the prompt that a sequence continues."""
         return sequence // self.num_samples
 
+    @cached_property
+    def max_lengths_on_device(self) -> Tensor:
+        """(prompts,): the maximum lengths as a tensor."""
+        return torch.tensor(self.max_lengths, dtype=torch.long).to(self.device, non_blocking=True)
+
     def max_length_of(self, sequence: int) -> int:
         """The maximum number of tokens of a sequence, not counting the end token."""
         return self.max_lengths[self.prompt_of(sequence)]
@@ -153,10 +159,11 @@ class SearchRequest:
 
         Each sequence has `width` hypotheses, all with the same length.
         """
-        rows = [[self.prompt_of(one) for one in sequences], lengths, [one % self.num_samples for one in sequences]]
         # A blocking copy would keep the device idle at every step.
-        known = torch.tensor(rows, dtype=torch.long).to(ids.device, non_blocking=True)
-        return Prefixes(ids, *known.repeat_interleave(width, dim=1).unbind())
+        known = torch.tensor([*sequences, *lengths], dtype=torch.long).to(ids.device, non_blocking=True)
+        sequences_R, lengths_R = known.view(2, -1).repeat_interleave(width, dim=1)
+        rows_R = sequences_R.div(self.num_samples, rounding_mode="floor")
+        return Prefixes(ids, rows_R, lengths_R, sequences_R.remainder(self.num_samples))
 
     def is_end(self, tokens: Tensor, vocabulary: int) -> Tensor:
         """A bool for each token: whether it is an end token of the model with this vocabulary size."""
