@@ -233,6 +233,14 @@ def test_other_keys_that_the_user_has_set_stay():
     assert "30" in str(error.value)
 
 
+def test_heads_need_to_divide_the_new_width_only():
+    """The width of the recipe, 128, is not used."""
+    heads = {"model.encoder.mixer.heads": 5}
+    check("seq2seq", "transformer-tiny", heads, width=160)
+    with pytest.raises(ConfigError, match=r"--set: .*5 does not divide the width, 64"):
+        check("seq2seq", "transformer-tiny", heads, width=64)
+
+
 def test_a_width_that_no_size_allows_names_the_option():
     with pytest.raises(ConfigError, match=r'^--width 101: .*"direction" in \[model\].* 101'):
         check("seq2seq", "seq2seq-attention", width=101)

@@ -159,10 +159,9 @@ def _check_request(document: TomlDocument, request: TrainingRequest, setup: Task
     kind = lookup(filled[0].tables, "model.kind")
     if kind in MODEL_KINDS and kind not in setup.model_kinds:
         raise _wrong_kind(kind, recipe, request.task, setup)
-    errors = [_config_error(each, unset) for each in filled]
+    errors = [_config_error(_with_options(each, document, request, changes), unset) for each in filled]
     if errors[0] is not None and None not in errors:
         raise errors[0]
-    _check_options(document, request, filled, unset, changes)
     score = lookup(document.tables, "training.validation.metric", "loss")
     if score not in setup.scores:
         raise checks.wrong("training.validation.metric", f"{' or '.join(setup.scores)} for --task {request.task}",
@@ -187,21 +186,16 @@ def _wrong_kind(kind: str, recipe: str | None, task: str, setup: TaskSetup) -> V
                       f"are {', '.join(fitting)}.{remedy}")
 
 
-def _check_options(document: TomlDocument, request: TrainingRequest, filled: Sequence[TomlDocument],
-                   unset: Set[KeyPath], changes: Mapping[str, Any]) -> None:
-    """Refuse options that fit none of the models that the data may ask for.
-
-    Without them the config is right, so that all errors come from them, whichever key these name.
-    """
-    errors = []
-    for each in filled:
-        expanded = _expand_dependent(request, each.tables, document.tables)
-        short_options.check_set_once(expanded, changes, request.changes_name)
-        changed = override_expanded(each, expanded)
-        options = " and ".join(dict.fromkeys(one.option for one in expanded))
-        errors.append(_config_error(replace(changed, sources={("model",): options, **changed.sources}), unset))
-    if errors[0] is not None and None not in errors:
-        raise errors[0]
+def _with_options(filled: TomlDocument, requested: TomlDocument, request: TrainingRequest,
+                  changes: Mapping[str, Any]) -> TomlDocument:
+    """A config with the values of the options that depend on its model; errors in the others name these options."""
+    expanded = _expand_dependent(request, filled.tables, requested.tables)
+    short_options.check_set_once(expanded, changes, request.changes_name)
+    if not expanded:
+        return filled
+    options = " and ".join(dict.fromkeys(one.option for one in expanded))
+    changed = override_expanded(filled, expanded)
+    return replace(changed, sources={("model",): options, **changed.sources})
 
 
 def _config_error(document: TomlDocument, unset: Set[KeyPath]) -> ConfigError | None:
