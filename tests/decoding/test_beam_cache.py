@@ -78,10 +78,12 @@ def replaced(states, sequences, others):
     return [state.put(rows, other) for state, other in zip(states, others, strict=True)]
 
 
+@pytest.mark.parametrize("min_slots", [1, 64], ids=["storage that grows", "enough storage"])
 @pytest.mark.parametrize("run_bytes", [0, 1 << 40], ids=["a run for each", "one run"])
 @pytest.mark.parametrize("name", MODELS)
-def test_hypotheses_that_branch_join_and_leave_have_the_logits_of_the_model(name, run_bytes, monkeypatch):
+def test_hypotheses_that_branch_join_and_leave_have_the_logits_of_the_model(name, run_bytes, min_slots, monkeypatch):
     monkeypatch.setattr(beam_cache, "RUN_BYTES", run_bytes)
+    monkeypatch.setattr(beam_cache, "MIN_SLOTS", min_slots)
     with pair_of(name) as pair:
         states = pair.step(pair.begin(SOURCES[:3], [[6, 7, 8], [9], []]))
         for _ in range(6):
@@ -122,6 +124,17 @@ def test_slots_are_used_again_and_never_those_of_a_living_token(seed, length):
             cache = cache.pick(RowGroups(rows, WIDTH, WIDTH, reuse_storage=True))
             parents = (rows.view(2, WIDTH) - torch.tensor([[0], [WIDTH]])).tolist()
             texts = [[[*texts[one][parent]] for parent in parents[one]] for one in range(2)]
+
+
+def test_sequences_that_have_left_lose_their_storage_when_the_others_need_more(monkeypatch):
+    monkeypatch.setattr(beam_cache, "MIN_SLOTS", 2 * WIDTH)
+    with pair_of("translating") as pair:
+        states = picked(pair.step(pair.begin(SOURCES[:3], [[], [], []])), [2, 0])
+        assert states[0].blocks[0].mixer.tokens.shape[0] == 3
+        for _ in range(8):
+            states = pair.step(picked(states))
+        sequences, slots, _ = states[0].blocks[0].mixer.tokens.shape
+        assert (sequences, slots >= states[0].attended.shape[-1]) == (2, True)
 
 
 def test_greedy_branches_need_few_slots():

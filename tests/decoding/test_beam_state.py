@@ -150,6 +150,62 @@ def test_a_search_by_pieces_finds_the_values_of_a_sort(width, kind, min_values, 
         assert torch.equal(places, order[:, :7])
 
 
+def logs_of_rows(kind, width):
+    """Totals (4, 5) and log-probabilities (4, 5, width) of four rows with five hypotheses."""
+    totals, logs = torch.randn(4, 5).double(), torch.randn(4, 5, width)
+    if kind == "one hypothesis":
+        totals[:, 1:] = -torch.inf
+    if kind == "forbidden tokens":
+        logs[0], logs[1, :, 9:] = -torch.inf, -torch.inf  # all tokens of a row, and all but nine of each hypothesis
+    if kind == "rest is highest":
+        logs[..., -5:] += 100
+    if kind == "one piece has all":
+        logs[:, 2, 64:80] += 100
+    return totals, logs
+
+
+@pytest.mark.parametrize("width", [64 * 12, 2000, 64 * 16 + 63])
+@pytest.mark.parametrize("kind", ["numbers", "one hypothesis", "forbidden tokens", "rest is highest",
+                                  "one piece has all"])
+def test_the_best_of_a_row_are_the_first_of_the_best_of_each_hypothesis(width, kind, monkeypatch):
+    monkeypatch.setattr(beam_state, "TOPK_MIN_VALUES", 0)
+    totals, logs = logs_of_rows(kind, width)
+    want, _ = Candidates.of(totals, logs, 6, exact_topk)
+    found, ambiguous = Candidates.of_rows(totals, logs, 6)
+    assert not ambiguous
+    assert torch.equal(found.totals, want.totals[:, :6])
+    there = found.totals > -torch.inf
+    for name in ("parents", "tokens", "logs"):
+        assert torch.equal(getattr(found, name)[there], getattr(want, name)[:, :6][there])
+    for part in (found.parents, found.tokens):  # also where nothing is possible
+        assert part.min() >= 0
+    assert found.parents.max() < 5
+    assert found.tokens.max() < width
+
+
+def test_the_best_of_a_row_are_ambiguous_if_sums_are_equal(monkeypatch):
+    monkeypatch.setattr(beam_state, "TOPK_MIN_VALUES", 0)
+    totals, logs = torch.zeros(2, 2).double(), torch.randn(2, 2, 64 * 20)
+    assert not Candidates.of_rows(totals, logs, 3)[1]
+    logs[1, 0, 70], logs[1, 1, 900] = 50.0, 50.0
+    assert Candidates.of_rows(totals, logs, 3)[1]
+    assert not Candidates.of_rows(totals[:1], logs[:1], 3)[1]
+
+
+def test_nan_comes_first_in_its_row_only(monkeypatch):
+    monkeypatch.setattr(beam_state, "TOPK_MIN_VALUES", 0)
+    totals, logs = torch.zeros(2, 5).double(), torch.randn(2, 5, 2000)
+    logs[1, 3, 1999] = torch.nan
+    found, _ = Candidates.of_rows(totals, logs, 6)
+    assert found.totals[1, 0].isnan()
+    assert not found.totals[0].isnan().any()
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 300), (4, 1, 63), (1, 5, 2000)])
+def test_few_values_are_searched_hypothesis_by_hypothesis(shape):
+    assert Candidates.of_rows(torch.zeros(shape[:2]).double(), torch.randn(shape), 10) is None
+
+
 def offer(pool, how, *ones):
     """Offer one row hypotheses (score, ids)."""
     ids = torch.tensor([[ids for _, ids in ones]])
