@@ -47,7 +47,8 @@ class BeamStorage:
 
     def resized(self, sequences: int, slots: int) -> "BeamStorage":
         """A copy of the first sequences in storage for this many, with at least as many slots as before."""
-        tokens, kept, filled = self.tokens.new_empty(sequences, slots, self.tokens.shape[-1]), *self.tokens.shape[:2]
+        kept, filled, width = self.tokens.shape
+        tokens = self.tokens.new_empty(sequences, slots, width)
         tokens[:kept, :filled] = self.tokens[:sequences]
         tokens[:kept, filled:] = 0.0
         tokens[kept:] = 0.0
