@@ -263,6 +263,18 @@ def test_a_model_of_one_direction_refuses_a_language(code, tmp_path, monkeypatch
         assert all(part in said for part in ("model", "--to", "en-fr")), said
 
 
+def test_a_language_that_a_model_does_not_know_is_named_as_it_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texting.translator(pair=texting.several).save("model")
+    write_pairs(tmp_path / "test.tsv", texting.pairs(3))
+    for command in (["translate", "model", TEXTS[0]], ["look", "model", TEXTS[0], "--terminal"],
+                    ["look", "model", "--heads", "test.tsv"], ["evaluate", "model", "test.tsv"],
+                    ["compare", "model", "model", "test.tsv"]):
+        status, out, said = call(*command, "--to", "xx")
+        assert (status, out, said.count("\n")) == (2, "", 1), command
+        assert all(part in said for part in ("--to", '"xx"', "fr, de")), said
+
+
 def test_a_comparison_with_a_model_for_several_languages_takes_a_language(tmp_path):
     for name, task in (("several", texting.translator(pair=texting.several)), ("single", texting.translator())):
         task.save(tmp_path / name)

@@ -286,16 +286,26 @@ def open_task(folder: str, device: str, *wanted: str) -> "Task":
 
 
 def check_to_option(name: str, to: str | None, *tasks: "Task | TranslatorMixin") -> None:
-    """Refuse --to if none of the tasks is a translator for several languages; `name` is the folder of the first."""
+    """Refuse --to if none of the tasks is a translator for several languages, and a language that one does not know.
+
+    Args:
+        name: the folder of the first task.
+    """
     from regard.tasks.translator import TranslatorMixin
 
     translators = [task for task in tasks if isinstance(task, TranslatorMixin)]
-    if to is None or not translators or any(one.target_languages for one in translators):
+    if to is None or not translators:
         return
-    source, target = translators[0].source_lang, translators[0].target_lang
-    pair = f", {source}-{target}" if source and target else f", into {target}" if target else ""
-    fail(f"{name}: --to chooses a language of a model for several, but this model has one direction{pair}. Leave "
-         "--to out; `regard train --direction` trains a model for several languages.")
+    if not any(one.target_languages for one in translators):
+        source, target = translators[0].source_lang, translators[0].target_lang
+        pair = f", {source}-{target}" if source and target else f", into {target}" if target else ""
+        fail(f"{name}: --to chooses a language of a model for several, but this model has one direction{pair}. Leave "
+             "--to out; `regard train --direction` trains a model for several languages.")
+    try:
+        for one in translators:
+            one.into(to)
+    except ValueError as error:
+        fail(str(error).replace("`to`", "--to", 1))
 
 
 def choose_target(task: "Task", to: str | None, told: "Collection[LanguagePair]" = ()) -> "Translator":
