@@ -42,6 +42,22 @@ def test_iso_639_1():
     assert languages.known_code("xx") is None
 
 
+@pytest.mark.parametrize(("path", "code"), [
+    ("train.en", "en"), ("a/train.pt_BR.txt.gz", "pt-BR"), ("x.y/en.txt", None), ("en", None), ("text.txt", None),
+    ("notes.md", None), ("a.en-fr.tsv", None)])
+def test_the_language_in_the_name_of_one_file(path, code):
+    assert languages.language_in_name(path) == code
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [
+    ("en-fr", "en-fr", True), ("en-GB:fr", "eng:fra-CA", True), ("en-fr", "fr-en", False), ("en-fr", "en-de", False),
+    ("zh-Hans:en", "zh-Hant:en", True), ("qaa-en", "qaa-en", True), ("qaa-en", "qab-en", False)])
+def test_pairs_of_the_same_languages(one, other, same):
+    one, other = languages.parse_pair(one), languages.parse_pair(other)
+    assert languages.same_languages(one, other) == languages.same_languages(other, one) == same
+    assert one.reverse.reverse == one
+
+
 @pytest.mark.parametrize(("names", "pair"), [
     (["train.en", "train.fr"], "en-fr"), (["train.en.gz", "train.fr.gz"], "en-fr"), (["en.txt", "fr.txt"], "en-fr"),
     (["a.src", "a.tgt"], None), (["a.en", "b.en"], None), (["x.pt-BR", "x.en"], "pt-BR-en"),

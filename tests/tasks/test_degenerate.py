@@ -56,6 +56,17 @@ def test_few_different_translations():
     assert kinds(["Oui."] * 100, ["Yes."] * 100) == {}  # one source has one translation
 
 
+def test_without_references_their_shares_are_0():
+    (found,) = find_degenerate(SOURCES, with_some(92, SOURCES))
+    assert (found.kind, found.share, found.reference_share) == ("copies", 0.92, 0.0)
+    assert re.findall(r"\d+%", found.sentence) == ["92%"]
+    assert "reference" not in found.sentence
+    (found,) = find_degenerate(SOURCES, ["Oui."] * 100)
+    assert found.kind == "constant"
+    assert "reference" not in found.sentence
+    assert find_degenerate(SOURCES, REFERENCES) == ()
+
+
 def test_data_that_is_like_that_itself():
     """Copying is right where references are copies, and a label is right where references are labels."""
     copied = with_some(80, SOURCES)

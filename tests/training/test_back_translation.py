@@ -160,6 +160,19 @@ def _held_out(folder):
     return [(pair.source, pair.target) for pair in survey.validation_pairs(100)]
 
 
+def test_a_file_of_sources_in_another_language_is_refused(folder, made):
+    """TINY sets both languages, so it is told what the file is."""
+    settings = {key: value for key, value in TINY.items() if not key.endswith("_lang")}
+    (folder / "lines.de").write_text("Guten Tag.\n" * 3)
+    with pytest.raises(ValueError, match=r"lines\.de: .*German.*--teacher .*model.*en-fr.*--languages"):
+        run(folder, "no", "lines.de", settings, teacher="model")
+    assert not (folder / "no").exists()
+    with pytest.raises(ValueError, match=r"--teacher .*model: .*en-fr.*fr-en"):
+        run(folder, "no", "lines.de", settings | {"data.source_lang": "fr", "data.target_lang": "en"}, teacher="model")
+    (folder / "lines.en").write_text((folder / "sources.txt").read_text())
+    assert run(folder, "of-lines", "lines.en", settings, teacher="model")[0].finished
+
+
 def test_a_teacher_must_be_a_translator_of_this_direction(folder, made, tmp_path):
     with pytest.raises(ValueError, match=r"--teacher .*reverse: .*fr-en"):
         run(folder, "no", teacher="model/reverse")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from regard.data.sources.text import DataError, Location, SentencePair
 from regard.training import synthesis
 from regard.training.distributed import DistributedContext
 from regard.training.folder_claim import FolderClaim
+from regard.training.logging import Note
 from regard.training.synthesis import StageContext, TextSelection, write_pairs
 from regard.training.tasks.interface import SynthesisRequest
 from regard.training.tasks.sentence_pairs import synthetic_rates, synthetic_share
@@ -161,18 +163,51 @@ def test_the_side_of_a_text_is_recognised():
 
 
 def test_the_direction_of_a_model_is_recognised(monkeypatch):
-    """By its languages, and by a loss, which here is the share of texts that do not begin with s."""
+    """By a loss, which here is the share of texts that do not begin with s."""
     pairs = [SentencePair("s one", "t eins", Location("a", 1)), SentencePair("s two", "t zwei", Location("a", 2))]
     model = SimpleNamespace(source_lang=None, target_lang=None)
     monkeypatch.setattr(synthesis, "translation_loss", lambda model, given: SimpleNamespace(
         mean=sum(not source.startswith("s") for source, _ in given) / len(given)))
-    synthesis.check_direction("m", "--reverse", model, pairs, None)
+    synthesis.check_direction("m", "--reverse", model, pairs)
     with pytest.raises(ValueError, match=r"--reverse m: .* 1\.00 .* 0\.00"):
         synthesis.check_direction("m", "--reverse", model, [pair._replace(source=pair.target, target=pair.source)
-                                                            for pair in pairs], None)
-    model = SimpleNamespace(source_lang="en", target_lang="de")
-    with pytest.raises(ValueError, match=r"en-de.*de-en"):
-        synthesis.check_direction("m", "--reverse", model, pairs, LanguagePair("de", "en"))
+                                                            for pair in pairs])
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_model_for_other_languages_is_refused(chosen):
+    def check(source, target, wanted):
+        synthesis.check_languages("m", "--reverse", SimpleNamespace(source_lang=source, target_lang=target), wanted,
+                                  chosen=chosen)
+
+    with pytest.raises(ValueError, match=r"--reverse m: .*en-de.*de-en"):
+        check("en", "de", LanguagePair("de", "en"))
+    for source, target in (("de", "en"), ("deu", "en-GB"), (None, "en"), ("mul", "en")):
+        check(source, target, LanguagePair("de", "en"))
+    check("en", "de", None)
+    if chosen:  # a close language will do
+        check("nl", "en", LanguagePair("de", "en"))
+    else:
+        with pytest.raises(ValueError, match=r"--reverse m: .*nl-en.*de-en.*--languages"):
+            check("nl", "en", LanguagePair("de", "en"))
+
+
+def test_a_model_that_repeats_or_copies_is_told_of_after_the_first_block(tmp_path, context, small_blocks, monkeypatch):
+    said = []
+    monkeypatch.setattr(synthesis, "BLOCK_SIZE", 6)
+    context = replace(context, report=said.append)
+
+    def warnings():
+        return [event.text for event in said if isinstance(event, Note)]
+
+    write_pairs(context, tmp_path / "a.jsonl", TEXTS, in_capitals, {}, text_is="source")  # copies, ignoring case
+    assert len(warnings()) == 1
+    assert "first 6 sentences" in warnings()[0]
+    assert "100%" in warnings()[0]
+    said.clear()
+    write_pairs(context, tmp_path / "b.jsonl", TEXTS, lambda texts: [SimpleNamespace(text=f"is {text}")
+                                                                   for text in texts], {}, text_is="source")
+    assert not warnings()
 
 
 @pytest.mark.parametrize(("counts", "share", "drawn"), [

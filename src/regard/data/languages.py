@@ -3,6 +3,8 @@
     parse_pair("pt-BR-en")                     LanguagePair("pt-BR", "en"), what a user types
     check_code("source_lang", "EN")            "en"; a ValueError with an example if it is not a code
     languages_in_names("train.en", "train.fr") LanguagePair("en", "fr"), or None
+    language_in_name("text.en.gz")             "en", or None
+    same_languages(one, other)                 whether two pairs differ in regions and scripts at most
     language_name("pt-BR")                     "Portuguese (BR)"
     language_control("fr")                     "<2fr>", the control token of a target language
     target_controls(tokenizer.controls)        {"fr": "<2fr>", ...}; Marian's >>fra<< counts too
@@ -82,6 +84,11 @@ class LanguagePair(NamedTuple):
         """As a user types it: "en-fr"."""
         return f"{self.source}-{self.target}"
 
+    @property
+    def reverse(self) -> "LanguagePair":
+        """The pair of the other direction."""
+        return LanguagePair(self.target, self.source)
+
 
 def normalize_code(text: str) -> str | None:
     """A code in the usual spelling, "pt-BR" for "PT_br"; None if the text is not a well-formed code."""
@@ -160,6 +167,25 @@ def languages_in_names(source: str, target: str | None = None) -> LanguagePair |
     if len(codes) != 2 or not codes[0] or not codes[1] or codes[0] == codes[1]:
         return None
     return LanguagePair(codes[0], codes[1])
+
+
+def language_in_name(path: str) -> str | None:
+    """The language in the name of one file, after a dot: train.en. A pair, as in pairs.en-fr, is none."""
+    name = os.path.basename(path)
+    last = _last_part(name)
+    return known_code(last) if f".{last}" in name and languages_in_names(name) is None else None
+
+
+def same_languages(one: LanguagePair, other: LanguagePair) -> bool:
+    """Whether two pairs are of the same languages, whatever their regions and scripts."""
+    return all(_name_without_region(first) == _name_without_region(second)
+               for first, second in zip(one, other, strict=True))
+
+
+def _name_without_region(code: str) -> str:
+    """The English name of a language, which its codes of two and three letters share."""
+    language = code.replace("_", "-").partition("-")[0]
+    return LANGUAGES.get(language, language)
 
 
 def _last_part(path: str) -> str:

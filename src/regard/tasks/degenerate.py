@@ -15,7 +15,7 @@ way, of the references:
 
 Data may rightly be like that: names and numbers are copied, labels repeat. So a share is compared with that of the
 references. It is degenerate if it is beyond theirs by at least the fraction `MIN_EXCESS` of what is left up to 100 %,
-and by at least `MIN_TEXTS` texts. This module does not import torch.
+and by at least `MIN_TEXTS` texts. Without references, theirs is taken to be 0. This module does not import torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,13 +38,13 @@ class DegenerateOutput(NamedTuple):
     share: float
     """The fraction of the translations, from 0 to 1."""
     reference_share: float
-    """The fraction of the references."""
+    """The fraction of the references; 0 without references."""
     sentence: str
-    """Both shares in words."""
+    """The shares in words."""
 
 
 def find_degenerate(sources: Sequence[str], hypotheses: Sequence[str],
-                    references: Sequence[str]) -> tuple[DegenerateOutput, ...]:
+                    references: Sequence[str] | None = None) -> tuple[DegenerateOutput, ...]:
     """In which ways the hypotheses are degenerate; empty if they are not."""
     tests: dict[str, tuple[Callable[[str, str], bool], str, str]] = {
         "empty": (lambda source, text: is_blank(text), "are empty", "are"),
@@ -53,24 +53,27 @@ def find_degenerate(sources: Sequence[str], hypotheses: Sequence[str],
     }
     found = []
     for kind, (test, what, verb) in tests.items():
-        made, wanted = (sum(map(test, sources, texts)) for texts in (hypotheses, references))
+        made = sum(map(test, sources, hypotheses))
+        wanted = 0 if references is None else sum(map(test, sources, references))
         if _is_degenerate(kind, made, wanted, len(sources)):
             share, expected = made / len(sources), wanted / len(sources)
-            sentence = f"{share:.0%} of the translations {what}; of the references, {expected:.0%} {verb}."
-            found.append(DegenerateOutput(kind, share, expected, sentence))
+            comparison = "" if references is None else f"; of the references, {expected:.0%} {verb}"
+            found.append(DegenerateOutput(kind, share, expected,
+                                          f"{share:.0%} of the translations {what}{comparison}."))
     return (*found, *_find_constant(sources, hypotheses, references))
 
 
 def _find_constant(sources: Sequence[str], hypotheses: Sequence[str],
-                   references: Sequence[str]) -> tuple[DegenerateOutput, ...]:
+                   references: Sequence[str] | None) -> tuple[DegenerateOutput, ...]:
     chosen = {source: number for number, source in enumerate(sources) if not is_blank(hypotheses[number])}
-    made, wanted = (len({texts[number] for number in chosen.values()}) for texts in (hypotheses, references))
+    made = len({hypotheses[number] for number in chosen.values()})
+    wanted = len(chosen if references is None else {references[number] for number in chosen.values()})
     if not _is_degenerate("constant", len(chosen) - made, len(chosen) - wanted, len(chosen)):
         return ()
     only = f"have only {made:,} different translations" if made > 1 else "all have the same translation"
+    comparison = "" if references is None else f"; the references are {wanted:,} different texts"
     return (DegenerateOutput("constant", 1 - made / len(chosen), 1 - wanted / len(chosen),
-                             f"The {len(chosen):,} different sources {only}; the references are {wanted:,} different "
-                             "texts."),)
+                             f"The {len(chosen):,} different sources {only}{comparison}."),)
 
 
 def _is_degenerate(kind: str, made: int, wanted: int, total: int) -> bool:

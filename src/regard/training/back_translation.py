@@ -115,8 +115,9 @@ def _load_reverse(context: StageContext, survey: TranslationSurvey) -> Translato
     assert folder is not None, "else it is trained"
     languages = synthesis.known_languages(context.document, survey)
     translator = synthesis.load_writer(folder, option, context.device, None if languages is None else languages.source)
-    swapped = None if languages is None else languages._replace(source=languages.target, target=languages.source)
-    synthesis.check_direction(folder, option, translator, map(_swap, survey.training_pairs()), swapped)
+    wanted = None if languages is None else languages.reverse
+    synthesis.check_languages(folder, option, translator, wanted, chosen=synthesis.languages_are_set(context.document))
+    synthesis.check_direction(folder, option, translator, map(_swap, survey.training_pairs()))
     return translator
 
 

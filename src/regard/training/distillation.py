@@ -32,7 +32,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.checks import plural
-from regard.data.languages import LanguagePair, target_controls
+from regard.data.languages import (
+    LanguagePair,
+    known_pair,
+    language_in_name,
+    language_name,
+    same_languages,
+    target_controls,
+)
 from regard.data.ngrams import sample_new_texts
 from regard.data.sources import formats
 from regard.data.sources.text import DataError, printable
@@ -199,13 +206,27 @@ def _load_teacher(context: StageContext, data: DistillationData, languages: Lang
     """The teacher, if it translates from source to target; its languages are stored."""
     folder, option = teacher_folder(context), _teacher_option(context)
     teacher = synthesis.load_writer(folder, option, context.device, _target(languages))
+    chosen = synthesis.languages_are_set(context.document)
+    synthesis.check_languages(folder, option, teacher, languages, chosen=chosen)
     if data.survey is not None:
-        synthesis.check_direction(folder, option, teacher, data.survey.training_pairs(), languages)
+        synthesis.check_direction(folder, option, teacher, data.survey.training_pairs())
+    elif not chosen:
+        _check_source_name(context, teacher)
     if languages is not None and len(teacher.target_languages) > 1:
         context.record.update(languages=[*languages])
     elif teacher.source_lang and teacher.target_lang:
         context.record.update(languages=[teacher.source_lang, teacher.target_lang])
     return teacher
+
+
+def _check_source_name(context: StageContext, teacher: Translator) -> None:
+    """Refuse a file of sources whose name tells another language than the one that the teacher reads."""
+    file, own = context.request.data[0], known_pair(teacher.source_lang, teacher.target_lang)
+    named = language_in_name(file)
+    if own is not None and named is not None and not same_languages(own, own._replace(source=named)):
+        raise DataError(f"{printable(os.path.basename(file))}: By its name this file is {language_name(named)}, but "
+                        f"{_teacher_option(context)} {teacher_folder(context)} translates {own}. If the name "
+                        f"misleads, set the languages (--languages {own}; source_lang and target_lang in Python).")
 
 
 def _check_vocabulary(context: StageContext, teacher: Translator) -> None:

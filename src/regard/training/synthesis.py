@@ -4,7 +4,8 @@
     StagesRecord(output)                           stages.json: what is done, so that nothing is repeated
     write_pairs(path, texts, work, ...)            a JSONL file of pairs, resumed after the last block if it was killed
     keep_pairs(path, output)                       a copy of them as TSV, for the user
-    check_direction(...), resembles_sources(...)   is the model, is the text, that of the right side?
+    check_languages(...), check_direction(...)     refuse a model that cannot write this side
+    resembles_sources(texts, pairs)                is a text in the language of the sources?
 
 Two procedures are built from these parts: `regard.training.back_translation` and `regard.training.distillation`. Both
 write into the data folder of the training. Finished sentences are kept in the journal of `regard.tasks.documents`:
@@ -27,10 +28,11 @@ import torch
 
 from regard import checks, config, toml
 from regard.data.filters import FilterConfig, is_blank
-from regard.data.languages import LanguagePair, find_language
+from regard.data.languages import LanguagePair, find_language, known_pair, same_languages
 from regard.data.sources import formats
 from regard.data.sources.text import DataError, SentencePair, printable
 from regard.storage import filesystem
+from regard.tasks.degenerate import find_degenerate
 from regard.tasks.documents import PROGRESS_SUFFIX, HasText, Journal, already_exists, split_blocks
 from regard.tasks.evaluation import translation_loss
 from regard.tasks.load import load
@@ -253,6 +255,11 @@ def split_survey(context: StageContext) -> TranslationSurvey:
     return split_pairs(survey, config.read_config(DataConfig, filled, ("data",)))
 
 
+def languages_are_set(document: TomlDocument) -> bool:
+    """Whether the user has set both languages."""
+    return {"source_lang", "target_lang"} <= document.tables.get("data", {}).keys()
+
+
 def known_languages(document: TomlDocument, survey: TranslationSurvey | None) -> LanguagePair | None:
     """The languages that the user has set, or that the files tell; None unless both are known."""
     table, told = document.tables.get("data", {}), None if survey is None else survey.languages
@@ -362,17 +369,30 @@ def load_writer(folder: str, option: str, device: torch.device, target: str | No
     return found.into(target)
 
 
-def check_direction(folder: str, option: str, translator: Translator, pairs: Iterable[SentencePair],
-                    languages: LanguagePair | None) -> None:
-    """Refuse a model that translates in the other direction: by its languages, or by its loss on some pairs.
+def check_languages(folder: str, option: str, translator: Translator, languages: LanguagePair | None, *,
+                    chosen: bool) -> None:
+    """Refuse a model for other languages, if both are known.
+
+    Args:
+        languages: those that it should translate from and to.
+        chosen: the user has set them, rather than file names or a header: then only the opposite is refused, since a
+            model for a close language may do.
+    """
+    own = known_pair(translator.source_lang, translator.target_lang)
+    if own is None or languages is None or same_languages(own, languages):
+        return
+    if not chosen or same_languages(own, languages.reverse):
+        remedy = "" if chosen else (" To use it all the same, set the languages of your data (--languages; "
+                                    "source_lang and target_lang in Python).")
+        raise ValueError(f"{option} {folder}: This model translates {own}, but one for {languages} is needed.{remedy}")
+
+
+def check_direction(folder: str, option: str, translator: Translator, pairs: Iterable[SentencePair]) -> None:
+    """Refuse a model whose loss on some pairs tells that it translates in the other direction.
 
     Args:
         pairs: as the model should translate them.
-        languages: those that it should translate from and to, if they are known.
     """
-    told = LanguagePair(translator.source_lang or "", translator.target_lang or "")
-    if languages is not None and told == LanguagePair(languages.target, languages.source) != languages:
-        raise ValueError(f"{option} {folder}: This model translates {told}, but one for {languages} is needed.")
     some = list(islice(((pair.source, pair.target) for pair in pairs
                         if max(len(pair.source), len(pair.target)) <= DIRECTION_CHARACTERS), DIRECTION_PAIRS))
     if not some:
@@ -422,7 +442,10 @@ def write_pairs(context: StageContext, path: Path, texts: Iterable[str], work: W
                 if seconds is not None and journal.count and time.monotonic() - start > seconds:
                     break
                 written = isolate_errors(block, work)
-                journal.add([None if isinstance(one, ValueError) else one.text for one in written])
+                outputs = [None if isinstance(one, ValueError) else one.text for one in written]
+                if not journal.count:
+                    _warn_of_degenerate(context, block, outputs)
+                journal.add(outputs)
                 context.report(_progress(journal.count, first, total, time.monotonic() - start))
             with filesystem.file_in_errors(journal.partial_output), journal.partial_output.open("wb") as file:
                 for text, other in zip(texts, journal.entries(), strict=False):  # fewer if the time was up
@@ -432,6 +455,16 @@ def write_pairs(context: StageContext, path: Path, texts: Iterable[str], work: W
                         file.write(json.dumps(dict(zip(("source", "target"), sides, strict=True))).encode() + b"\n")
         journal.finish()
         return WrittenPairs(journal.count, journal.failed, total)
+
+
+def _warn_of_degenerate(context: StageContext, texts: Sequence[str], outputs: Sequence[str | None]) -> None:
+    """Tell the user early that a model writes nothing of use, which may take hours."""
+    done = [(text, output) for text, output in zip(texts, outputs, strict=True) if output is not None]
+    found = find_degenerate([text for text, _ in done], [output for _, output in done])
+    if found:
+        said = " ".join(one.sentence for one in found)
+        context.report(Note(f"Of the first {checks.plural(len(done), 'sentence')}: {said} Check that this text is in "
+                            "the language that the model reads.", warning=True))
 
 
 def _progress(done: int, first: int, total: int, seconds: float) -> SynthesisProgress:

@@ -158,7 +158,7 @@ class TranslationSurvey:
     def _told_languages(self) -> dict[str, LanguagePair]:
         """The languages of the files of the first part by file name, as the model is trained."""
         part = self.parts[0]
-        return {name: LanguagePair(pair.target, pair.source) if part.reverse else pair
+        return {name: pair.reverse if part.reverse else pair
                 for name, pair in part.pairs.log.languages.items()}
 
     @property

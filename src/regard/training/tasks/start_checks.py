@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from regard.checks import plural
 from regard.data.filters import is_blank
-from regard.data.languages import LANGUAGES, LanguagePair, find_language, language_name, target_controls
+from regard.data.languages import LanguagePair, find_language, language_name, same_languages, target_controls
 from regard.data.sources.text import DataError, SentencePair, printable
 from regard.data.store import PairStore
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
@@ -133,26 +133,15 @@ def check_languages(start: StartModel, data: LanguagePair | None,
         return None
     model = LanguagePair(source, target)
     found = LanguagePair(chosen[0] or (data.source if data else source), chosen[1] or (data.target if data else target))
-    if _same_languages(model, found):
+    if same_languages(model, found):
         return None
     words = (f"{start.name} translates {language_name(model.source)} to {language_name(model.target)}, but the data is "
              f"{language_name(found.source)} to {language_name(found.target)}")
     if chosen[0] is not None and chosen[1] is not None:
         return f"{words}. The model is taught this direction, as you have set it."
-    if _same_languages(model, LanguagePair(found.target, found.source)):
+    if same_languages(model, found.reverse):
         raise DataError(f"{words}: the other direction. Exchange the files, or the columns with --source and --target.")
     raise DataError(f"{words}. To teach the model these languages all the same, say so: --languages {found}.")
-
-
-def _same_languages(one: LanguagePair, other: LanguagePair) -> bool:
-    """Whether two pairs are of the same languages, whatever their regions and scripts."""
-    return all(_language(first) == _language(second) for first, second in zip(one, other, strict=True))
-
-
-def _language(code: str) -> str:
-    """The English name of a language without its region, which codes of two and three letters share."""
-    language = code.replace("_", "-").partition("-")[0]
-    return LANGUAGES.get(language, language)
 
 
 class DirectionLosses(NamedTuple):
