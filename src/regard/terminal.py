@@ -9,15 +9,17 @@ Control characters in texts of users are written out (`escape_unprintable`); tex
 import os
 import shutil
 import textwrap
+import unicodedata
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
 BLOCK_SHADES = " ░▒▓█"
 ASCII_SHADES = " .:+#"
-# Mathematical signs for terminals that print ASCII only; any other character becomes a question mark.
+# Mathematical signs and spaces for terminals that print ASCII only; any other character becomes a question mark.
 ASCII_SPELLING = str.maketrans(
-    {"×": "x", "·": "*", "²": "^2", "√": "sqrt ", "≤": "<=", "≥": ">=", "→": "->", "Σ": "sum "})
+    {"×": "x", "·": "*", "²": "^2", "√": "sqrt ", "≤": "<=", "≥": ">=", "→": "->", "Σ": "sum ", "\u00a0": " ",
+     "\u202f": " ", "\u3000": " "})
 
 
 def path_argument(path: str) -> str:
@@ -26,10 +28,15 @@ def path_argument(path: str) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    """A text on one line, with every unprintable character written out."""
+    """A text on one line, with every unprintable character written out.
+
+    No-break spaces (French) and wide ones (Japanese) are shown as they are, unless there is nothing else to see.
+    """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    kept = "" if text.isspace() else "Zs"
+    return "".join(char if char.isprintable() or unicodedata.category(char) == kept
+                   else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.cli.output import ProgressMeter
-from regard.terminal import ASCII_SHADES, BLOCK_SHADES, Terminal
+from regard.terminal import ASCII_SHADES, BLOCK_SHADES, Terminal, escape_unprintable
 
 MEANT_FOR_PEOPLE = ("LC_ALL", "LANG", "NO_COLOR", "TERM", "COLUMNS")
 
@@ -204,3 +204,17 @@ def test_a_total_that_is_not_known_and_long_works():
     clock.now = 200.0
     meter.show(100)
     assert stream.getvalue().endswith("100 of 10,000, 1.0/s, 2 h 45 min left\n")
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("Oui\xa0!", "Oui\xa0!"), ("20\u202f%", "20\u202f%"), ("猫\u3000犬", "猫\u3000犬"), ("\xa0 ", "\\xa0 "),
+    ("\u3000", "\\u3000"), ("a\x1b[2Jb", "a\\x1b[2Jb"), ("a\tb\nc", "a\\tb\\nc"),
+    ("a\u2028b\u200bc", "a\\u2028b\\u200bc"), ("", ""), (" ", " ")])
+def test_spaces_of_other_scripts_are_shown_and_controls_are_written_out(text, shown):
+    assert escape_unprintable(text) == shown
+
+
+def test_wide_and_no_break_spaces_are_spaces_in_ascii():
+    out = Stream(encoding="ascii")
+    Terminal.of(out).text("Oui\xa0! 20\u202f% a\u3000b")
+    assert out.getvalue() == "Oui ! 20 % a b\n"
