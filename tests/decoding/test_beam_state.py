@@ -52,7 +52,7 @@ def test_as_many_as_there_are_or_more():
 def test_many_equals_in_a_wide_row():
     values = torch.zeros(2, 40_000)  # so wide that topk takes another way than for a few
     values[1, 30_000] = 1.0
-    assert exact_topk(values, 4).places.tolist() == [[0, 1, 2, 3], [30_000, 0, 1, 2]]
+    assert exact_topk(values, 4).indices.tolist() == [[0, 1, 2, 3], [30_000, 0, 1, 2]]
     assert bool(quick_topk(values, 4).ambiguous)
 
 
@@ -120,7 +120,7 @@ def test_the_highest_of_wide_rows_are_those_of_a_sort(width, kind):
     found = exact_topk(values, 6)
     assert torch.equal(found.values, sorted_values[:, :6])
     there = found.values > -torch.inf
-    assert torch.equal(found.places[there], places[:, :6][there])
+    assert torch.equal(found.indices[there], places[:, :6][there])
     first = quick_topk(values, 6)
     assert torch.equal(first.values, sorted_values[:, :6])
     last = sorted_values[:, 5]

@@ -293,7 +293,7 @@ def test_a_language_model_writes_half_of_the_new_sources(folder, made, monkeypat
 @pytest.mark.parametrize(("given", "expected"), [((29_000, 900_000, "cuda"), 450_000), ((9_000, 900_000, "cuda"), 0),
                                                  ((29_000, 900_000, "cpu"), 0), ((29_000, 0, "cuda"), 0)])
 def test_how_many_sources_a_language_model_writes(given, expected):
-    assert defaults.modelled_sources(*given) == expected
+    assert defaults.language_model_sources(*given) == expected
 
 
 @pytest.mark.parametrize(("given", "expected"), [((29_000, "cuda"), 871_000), ((10**6, "cuda"), 0), ((50, "cpu"), 0)])

@@ -37,8 +37,8 @@ def test_values_at_dotted_keys():
 
 def test_a_choice_is_three_things():
     assert Default("a.b", 1, "why") == ("a.b", 1, "why")
-    assert DeviceProperties("cuda", 1, True).fast
-    assert not DeviceProperties("cpu", 1, True).fast
+    assert DeviceProperties("cuda", 1, True).is_gpu
+    assert not DeviceProperties("cpu", 1, True).is_gpu
 
 
 @pytest.mark.parametrize(("batches", "many", "steps"), [

@@ -159,7 +159,7 @@ def compare(
     options: ComparisonOptions,
     memory: MemoryOptions,
 ) -> None:
-    """Compare two trained translators, or train several models alike and compare them.
+    """Compare two trained translators, or train several models on the same data and compare them.
 
     `regard compare MODEL MODEL DATA` tests two trained translators: scores, significance by paired bootstrap, and the
     sentences that differ most. `regard compare DATA --road` trains several models on the same data with the same budget

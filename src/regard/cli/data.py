@@ -106,7 +106,7 @@ class FileOptions:
 
     validation: Annotated[Several, typer.Option(
         "--validation", metavar="FILE", rich_help_panel=DATA_PANEL,
-        help="Validation data, to find pairs that are also in DATA, or nearly; repeat for each file.")] = None
+        help="Validation data, to find its duplicates and near-duplicates in DATA; repeat for each file.")] = None
     test: Annotated[Several, typer.Option(
         "--test", metavar="FILE", rich_help_panel=DATA_PANEL,
         help="Test data, likewise; repeat for each file.")] = None

@@ -143,8 +143,8 @@ def evaluate(
 ) -> None:
     """Score a model on test data.
 
-    Use data that the model was not trained on. A translator gets BLEU and chrF with 95% confidence intervals and
-    sacreBLEU signatures and the loss, also by source length, and a warning if its translations are degenerate: empty,
+    Use data that the model was not trained on. A translator gets BLEU and chrF, also by source length, with 95%
+    confidence intervals and sacreBLEU signatures, the loss, and a warning if its translations are degenerate: empty,
     copied, all alike or repetitive. A language model gets loss, perplexity and bits per character; a masked language
     model the loss of masked tokens; a classifier accuracy and loss; a labeller accuracy, precision, recall and F1 of
     every label, and of spans for the labels of an IOB scheme (conlleval's rule); a forecaster of tracks its distances,

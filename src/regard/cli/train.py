@@ -73,7 +73,7 @@ class DirectionOptions:
         help="Train every direction also the other way round, with the same data.")] = False
     zero_shot: Annotated[bool, typer.Option(
         "--zero-shot", rich_help_panel=DATA_PANEL,
-        help="Also learn to restore noisy sentences of each language, for translation between languages without pairs.")
+        help="Also train on denoising, restoring noisy sentences of each language, for directions without pairs.")
     ] = False
 
     def request_fields(self, data: Sequence[str], examples: DataOptions) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class SynthesisOptions:
         "learns from it.")] = None
     sampled_sources: Annotated[int | None, typer.Option(
         "--sampled-sources", metavar="N", rich_help_panel=SYNTHETIC_PANEL,
-        show_default="on a GPU as many as make 900,000 sources, on a CPU 0",
+        show_default="on a GPU enough for 900,000 sources in all, on a CPU 0",
         help="With --teacher: new sentences that resemble the sources, which the teacher translates too. They are "
         "sampled from an n-gram model, and on a GPU half of them from a language model.")] = None
     share: Annotated[float | None, typer.Option(

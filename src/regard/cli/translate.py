@@ -268,7 +268,7 @@ def translate(
     align: Annotated[bool, typer.Option(
         "--align", rich_help_panel=OUTPUT_PANEL,
         help="Print one more column: the word alignment (0-0 1-2: source word - target word, counted from 0). With "
-        "--json also the positions of the words.")] = False,
+        "--json also the character offsets of the words.")] = False,
     influence: Annotated[bool, typer.Option(
         "--influence", rich_help_panel=OUTPUT_PANEL,
         help="With --json: how much each source word matters for each target word, in nats, found by leaving it "
@@ -281,7 +281,7 @@ def translate(
     One line in, one line out; an empty line stays empty. A text that cannot be translated gives an empty line and an
     error on stderr; the others are still translated, and the exit code is 1. In a TSV, JSONL, PO or TMX file only the
     targets change. Placeholders and markup such as %s, {name}, <b> and URLs are kept, in the same order; with --nbest,
-    --scores, --align and --influence you see what the model itself generated.
+    --scores, --align and --influence you see the output of the model as it is, without that.
     """
     details = OutputDetails(options.nbest, scores, align, as_json, influence)
     try:

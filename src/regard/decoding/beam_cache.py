@@ -28,7 +28,7 @@ from regard.mixer import RowGroups, row_indices
 from regard.models.encoder_decoder import DecoderState
 
 RUN_BYTES = 600_000
-"""Keys and values that attention reads in the time of one more call."""
+"""Bytes of keys and values that attention reads in the time of one more call."""
 MIN_SLOTS = 64
 """The slots for which there is storage at first."""
 AttendFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -68,11 +68,11 @@ class BeamStorage:
 class AttentionRun(NamedTuple):
     """Consecutive sequences whose attention is one operation."""
 
-    first: int
-    last: int
+    start: int
+    stop: int
     slots: int
     mask: Tensor
-    """(last − first, 1, W, slots): 0 for the slots that a hypothesis attends to, −∞ for others."""
+    """(stop − start, 1, W, slots): 0 for the slots that a hypothesis attends to, −∞ for others."""
 
 
 class BeamSlots(NamedTuple):
@@ -92,9 +92,9 @@ class BeamSlots(NamedTuple):
         storage.rows.index_copy_(0, self.places, new.flatten(1))
         rows, heads, _, width = query.shape
         query_FHWD = query.view(-1, self.width, heads, width).transpose(1, 2)
-        # Slices keep Python's lock; other views give it up and wait for it again, while another worker computes.
-        parts = [attend(query_FHWD[first:last], storage.keys[first:last, :, :slots],
-                        storage.values[first:last, :, :slots], mask) for first, last, slots, mask in self.runs]
+        # Slices keep the GIL; other views release it, and wait for it again while another worker computes.
+        parts = [attend(query_FHWD[start:stop], storage.keys[start:stop, :, :slots],
+                        storage.values[start:stop, :, :slots], mask) for start, stop, slots, mask in self.runs]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2).reshape(rows, -1)
 
 
@@ -148,8 +148,8 @@ class BeamCache:
         tokens = grown.blocks[0].mixer.tokens
         places = (free + tokens.shape[1] * torch.arange(sequences).unsqueeze(-1)).flatten()
         mask = torch.where(attended, 0.0, -torch.inf).unsqueeze(1)
-        runs = [AttentionRun(first, last, most, mask[first:last, ..., :most])
-                for first, last, most in attention_runs(sizes, RUN_BYTES // tokens[0, 0].nbytes)]
+        runs = [AttentionRun(start, stop, most, mask[start:stop, ..., :most])
+                for start, stop, most in attention_runs(sizes, RUN_BYTES // tokens[0, 0].nbytes)]
         following = replace(grown, attended=attended, positions=self.positions + 1)
         return following, BeamSlots(self.positions, longest + 1, places, width, runs)
 
@@ -190,8 +190,8 @@ class BeamCache:
     def _with_storage(self, sequences: int, slots: int) -> "BeamCache":
         """The same with storage for at least this many sequences and slots.
 
-        New storage has room for more of what is added. Where only slots are, sequences that have left lose their room:
-        the longest sequences of a large batch are few, and the system takes its time to provide memory.
+        What is too small grows by half. If only the slots grow, storage of sequences that have left is dropped: the
+        longest sequences of a large batch are few, and allocating memory is slow.
         """
         room, size, _ = self.blocks[0].mixer.tokens.shape
         if sequences <= room and slots <= size:

@@ -26,10 +26,10 @@ TOPK_MIN_VALUES = 1 << 15
 
 
 class TopK(NamedTuple):
-    """The highest values of each row (R, M), the highest first, and their places."""
+    """The highest values of each row (R, M), the highest first, and their indices."""
 
     values: Tensor
-    places: Tensor
+    indices: Tensor
     ambiguous: Tensor
     """A bool: whether a value equal to the last one of a row was left out, so that the order may be wrong."""
 
@@ -38,7 +38,7 @@ TopKFunction = Callable[[Tensor, int], TopK]
 
 
 def quick_topk(values: Tensor, count: int) -> TopK:
-    """The `count` highest values of each row of (R, V), lower places first among equals, unless `ambiguous`.
+    """The `count` highest values of each row of (R, V), lower indices first among equals, unless `ambiguous`.
 
     `torch.topk` keeps no order among equals. Those that it returns can be sorted; those that it leaves out are unknown.
     But if the next value is lower than the last one, it left out no equal one. Reading `ambiguous` waits for the
@@ -49,28 +49,28 @@ def quick_topk(values: Tensor, count: int) -> TopK:
 
 def exact_topk(values: Tensor, count: int) -> TopK:
     """The same, never ambiguous, but several times slower: it looks for the first values that equal the last one."""
-    found, places, ambiguous = _topk(values, count, _stable_sort)
+    found, indices, ambiguous = _topk(values, count, _stable_sort)
     last = found[:, -1:]
     every = torch.arange(values.shape[-1], device=values.device)
     equal = torch.where(values == last, every, values.shape[-1]).topk(count, dim=-1, largest=False).values.sort().values
     above = (found > last).sum(dim=-1, keepdim=True)
     rank = torch.arange(count, device=values.device)
-    places = torch.where(rank < above, places, equal.gather(-1, (rank - above).clamp(min=0)))
-    return TopK(found, places, torch.zeros_like(ambiguous))
+    indices = torch.where(rank < above, indices, equal.gather(-1, (rank - above).clamp(min=0)))
+    return TopK(found, indices, torch.zeros_like(ambiguous))
 
 
 def _topk(values: Tensor, count: int, sort: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> TopK:
     if count >= values.shape[-1]:
         certain = torch.zeros((), dtype=torch.bool, device=values.device)
         return TopK(*values.sort(dim=-1, descending=True, stable=True), certain)
-    found, places = sort(*_sorted_topk(values, count + 1))
+    found, indices = sort(*_sorted_topk(values, count + 1))
     last = found[:, count - 1]
     ambiguous = (last == found[:, count]) & (last > -torch.inf)  # forbidden tokens need no order
-    return TopK(found[:, :count], places[:, :count], ambiguous.any())
+    return TopK(found[:, :count], indices[:, :count], ambiguous.any())
 
 
 def _sorted_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` highest values of each row, the highest first, and their places, in any order among equals.
+    """The `count` highest values of each row, the highest first, and their indices, in any order among equals.
 
     A CPU finds the maximum of a piece many times faster than the highest few of as many values. So it searches only
     the `count` pieces with the highest maxima. They are copied as a whole, which is faster than value by value.
@@ -92,16 +92,16 @@ def _sorted_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return found, piece * TOPK_PIECE + order.remainder(TOPK_PIECE)
 
 
-def _sort_if_equal(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+def _sort_if_equal(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """The result of `_stable_sort` for sorted values. Looking for equal ones is faster, but waits for the device."""
-    return _stable_sort(values, places) if (values[:, 1:] == values[:, :-1]).any() else (values, places)
+    return _stable_sort(values, indices) if (values[:, 1:] == values[:, :-1]).any() else (values, indices)
 
 
-def _stable_sort(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """The highest value first, lower places first among equals."""
-    places, order = places.sort(dim=-1)
+def _stable_sort(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """The highest value first, lower indices first among equals."""
+    indices, order = indices.sort(dim=-1)
     values, order = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-    return values, places.gather(-1, order)
+    return values, indices.gather(-1, order)
 
 
 @dataclass(frozen=True)

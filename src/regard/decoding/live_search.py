@@ -1,4 +1,4 @@
-"""A search that prompts join and leave while it runs: each joins between two steps, and is answered when it finishes.
+"""Continuous batching: prompts join a running search between two steps, and leave it when they finish.
 
     live = LiveSearch(model, prepare, capacity)
     answered, failed = live.step(joining, memory, leaving)     one token for every hypothesis of every prompt
@@ -8,7 +8,7 @@
 the search for the prompts of a batch, so what differs between prompts (maximum length, seed, prefix, terms) is always
 that of the prompts that are there. A new prompt is read up to its last token, which is read with the next step of all
 others; a prompt of one token therefore costs no step of its own. Its rows take the places of finished ones, so that the
-states of the others stay where they are. A prompt whose logits are NaN leaves alone.
+states of the others stay where they are. If the logits of a prompt are NaN, only this prompt fails.
 
 Legend: B slots, W hypotheses of each, R = B·W rows of the state, V vocabulary.
 """

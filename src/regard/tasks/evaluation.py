@@ -1,6 +1,6 @@
 """How good a model is on data that it was not trained on: BLEU, chrF, loss, perplexity and accuracy.
 
-    evaluate_translator(translator, pairs)          BLEU, chrF and the loss, also by the length of the source
+    evaluate_translator(translator, pairs)          the loss; BLEU and chrF, also by source length
     evaluate_classifier(classifier, inputs, labels) accuracy and loss
     evaluate_labeller(labeller, sequences)          accuracy, F1 of labels and spans, confusion matrix and loss
     corpus_scores(hypotheses, references)           BLEU and chrF by sacrebleu, each with its signature, and with

@@ -4,10 +4,10 @@
     task.model                        the bare module
     task.save("other")                config.toml, model.safetensors, tokenizer.*, README.md, manifest.json
 
-`Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller` and `Embedder`. This module
-also writes config.toml (`ModelDescription`) and splits many texts into batches of similar length (`map_batches`); a
-translator on a CPU computes several of them at the same time (`search_workers`). The model card is written by
-`regard.tasks.card`.
+`Task` is the base class of `Translator`, `Completer`, `Filler`, `Classifier`, `Labeller`, `Embedder` and `Forecaster`.
+This module also writes config.toml (`ModelDescription`) and splits many texts into batches of similar length
+(`map_batches`); a translator on a CPU computes several of them at the same time (`search_workers`). The model card is
+written by `regard.tasks.card`.
 
 A task without a tokenizer takes ids only. A task does not know how its model was trained: the tables of config.toml
 about the training are kept as they are.
@@ -291,7 +291,7 @@ class Task:
 
 
 class TextTask(Task):
-    """A task with one tokenizer: every task but a `Translator`."""
+    """A task with one tokenizer: every task but `Translator` and `Forecaster`."""
 
     def text_tokenizer(self) -> Tokenizer:
         """The tokenizer; a ValueError if there is none."""

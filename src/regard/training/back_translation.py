@@ -71,8 +71,9 @@ def back_translate(context: StageContext, train_stage: TrainStage) -> Any:
                 context.record.update(reverse_seconds=result.state.seconds)
                 if (result.state.best_details or {}).get("degenerate"):
                     option = OptionSpelling(request.option_prefix).name("reverse")
-                    context.report(Note("Synthetic sources of this reverse model will teach little. It needs more "
-                                        f"pairs or more time; or give a better one ({option}).", warning=True))
+                    context.report(Note("The reverse model is degenerate, so its synthetic sources will help little. "
+                                        f"Train it on more pairs or for longer, or give a better one ({option}).",
+                                        warning=True))
         context.begin(stages - 1, stages, "sampling a source for every monolingual sentence")
         if context.processes.main:
             if given.reverse is None:

@@ -43,7 +43,7 @@ class BlendChoice:
 
 @torch.no_grad()
 def interpolate(model: nn.Module, start: Mapping[str, Tensor], new: Mapping[str, Tensor], share: float) -> None:
-    """Give a model the weights between two others; what is no floating-point number is that of the new one."""
+    """Interpolate between two sets of weights; tensors of integers are those of the new one."""
     for name, tensor in model.state_dict(keep_vars=True).items():
         first, second = start[name].to(tensor.device), new[name].to(tensor.device)
         tensor.copy_(torch.lerp(first, second, share) if tensor.is_floating_point() else second)

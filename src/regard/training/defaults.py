@@ -31,7 +31,7 @@ FEW_PAIRS = 1_000_000
 MIN_SPLIT_PAIRS = 20
 """With fewer pairs there is no validation split."""
 STUDENT_RECIPE = "transformer-student"
-"""Of a model that learns from a teacher: the encoder is deep, since it runs once a sentence, the decoder shallow."""
+"""The recipe of a student: a deep encoder, which runs once a sentence, and a shallow decoder."""
 SOURCES_OF_STUDENT = 900_000
 """With fewer sources for a teacher, new ones are sampled by default, on a GPU: a student that learns from few of them
 stays far below its teacher, which has seen most of them in its own training."""
@@ -77,8 +77,8 @@ TRANSLATOR_RATE, TRANSLATOR_WIDTH = 1e-3, 256
 """The highest learning rate for fine-tuning a translator, up to this width; beyond, it falls with the square of it."""
 TAGGER_RATE, TAGGER_WIDTH, LARGE_WIDTH = 5e-4, 384, 512
 """The highest learning rate for fine-tuning a tagger, up to this width, at which 2e-4 was worse and 1e-3 no better;
-beyond, it falls with the square of the width. Wider models than the last were pretrained for long, and are fine-tuned
-for few epochs."""
+beyond, it falls with the square of the width. Models wider than LARGE_WIDTH are taken for large pretrained ones, and
+are fine-tuned for few epochs."""
 FINETUNING_MIX_SHARE, MIXED_LENGTH = 0.75, 2
 """The share of general data, and how much longer fine-tuning may take with it."""
 MAX_GENERAL_EXAMPLES, GENERAL_FRACTION = 500, 0.1
@@ -114,8 +114,8 @@ class DeviceProperties:
     """The number of such devices, each with a process and batches of its own."""
 
     @property
-    def fast(self) -> bool:
-        """Whether it is made for large batches."""
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU, which is made for large batches."""
         return self.kind == "cuda"
 
 
@@ -160,7 +160,7 @@ def training_length(requested: Mapping[str, Any], epochs: float, batches: float,
 
 def _recipe(recipe: str, size: str, amount: str, device: DeviceProperties) -> Default:
     return Default("recipe", recipe_with_size(recipe, size),
-                   f"model size for {amount} on a {'GPU' if device.fast else 'CPU'}")
+                   f"model size for {amount} on a {'GPU' if device.is_gpu else 'CPU'}")
 
 
 def _subwords(requested: Mapping[str, Any], size: int, amount: str) -> Iterator[Default]:
@@ -171,7 +171,7 @@ def _subwords(requested: Mapping[str, Any], size: int, amount: str) -> Iterator[
 
 
 def _precision(device: DeviceProperties) -> Iterator[Default]:
-    if device.fast:
+    if device.is_gpu:
         yield Default("training.precision", "bfloat16" if device.has_bfloat16 else "float32",
                       "fastest on this GPU" if device.has_bfloat16 else "this GPU has no fast bfloat16")
 
@@ -204,7 +204,7 @@ def _validation(requested: Mapping[str, Any], steps: int, times: int, metric: st
         yield Default("training.validation.patience", patience,
                       f"early stopping after {patience} validations without a better score")
     yield Default("training.checkpoints.every", every, "one checkpoint with each validation")
-    yield Default("training.log_every", 50 if device.fast else 10, "a log line every few seconds")
+    yield Default("training.log_every", 50 if device.is_gpu else 10, "a log line every few seconds")
 
 
 def translation_validation_fraction(pairs: int) -> float:
@@ -234,7 +234,7 @@ def sampled_sources(sources: int, device_kind: str) -> int:
     return max(0, SOURCES_OF_STUDENT - sources) if device_kind == "cuda" else 0
 
 
-def modelled_sources(sources: int, sampled: int, device_kind: str) -> int:
+def language_model_sources(sources: int, sampled: int, device_kind: str) -> int:
     """How many of the sampled sources a language model writes: none on a CPU, which would train it for long."""
     enough = sources >= MIN_MODELLED_SOURCES and device_kind in MODELLING_DEVICES
     return int(MODELLED_SHARE * sampled) if enough else 0
@@ -248,9 +248,9 @@ def translation_recipe(pairs: int, device: DeviceProperties, requested: str | No
         directions: whether the model has several directions, for which a Transformer is wider.
     """
     size = by_threshold(pairs, TRANSLATION_SIZES, "big")
-    if directions and device.fast and size == "small" and requested in (None, TRANSLATION_RECIPE):
+    if directions and device.is_gpu and size == "small" and requested in (None, TRANSLATION_RECIPE):
         return _recipe(TRANSLATION_RECIPE, "medium", f"{checks.plural(pairs, 'pair')} of several directions", device)
-    return _recipe(requested or TRANSLATION_RECIPE, size if device.fast else CPU_SIZES[size],
+    return _recipe(requested or TRANSLATION_RECIPE, size if device.is_gpu else CPU_SIZES[size],
                    checks.plural(pairs, "pair"), device)
 
 
@@ -294,30 +294,30 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
         directions: whether the model has several directions, which takes longer to learn.
         width: of the model; None for one that is not narrow.
     """
-    few, taught = pairs < FEW_PAIRS, distilled and pairs >= MANY_DISTILLED
-    precision = lookup(requested, "precision", "bfloat16" if device.fast and device.has_bfloat16 else "float32")
+    few, many_distilled = pairs < FEW_PAIRS, distilled and pairs >= MANY_DISTILLED
+    precision = lookup(requested, "precision", "bfloat16" if device.is_gpu and device.has_bfloat16 else "float32")
     yield from _precision(device)
     batch = lookup(requested, "batches.max_tokens", _translation_batch(pairs, device))
     yield Default("training.batches.max_tokens", batch, "tokens of source and target; small data needs small "
                                                         "batches for enough steps")
-    if set(mixers) == {"attention"} and (precision != "float32" or not device.fast):  # others have no kernel for it
+    if set(mixers) == {"attention"} and (precision != "float32" or not device.is_gpu):  # others have no kernel for it
         yield Default("training.batches.layout", "packed", "packed batches compute nothing for padding")
-    if device.fast:
+    if device.is_gpu:
         yield _few_shapes()
     yield Default("training.label_smoothing", 0.1, "a sentence has more than one good translation")
-    if few and not taught and (device.fast or pairs < 20_000) and lookup(requested, "rdrop", 1.0):
+    if few and not many_distilled and (device.is_gpu or pairs < 20_000) and lookup(requested, "rdrop", 1.0):
         yield Default("training.rdrop", 5.0, "R-Drop helps most with few pairs")
     yield _ema(0.998 if few else 0.9995)
     often = _translation_epochs(pairs, device)
-    if taught and few and device.fast:
+    if many_distilled and few and device.is_gpu:
         often = by_threshold(pairs, STUDENT_EPOCHS, often)
-    if directions and device.fast and pairs < FEW_DIRECTION_PAIRS:
+    if directions and device.is_gpu and pairs < FEW_DIRECTION_PAIRS:
         often = max(often, DIRECTION_EPOCHS)
     epochs, steps = training_length(requested, often, tokens / batch, device,
                                     "upper limit; early stopping may end the training sooner")
     yield from epochs
     rate = 1e-3 if few else 7e-4
-    if taught and width is not None and width <= STUDENT_WIDTH:
+    if many_distilled and width is not None and width <= STUDENT_WIDTH:
         rate = STUDENT_RATE
     yield from _schedule("linear", "constant, then linear decay to 0", rate,
                          max(1, min(1500 if few else 4000, steps // 5)), 0.01)
@@ -327,13 +327,13 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
 
 
 def _translation_batch(pairs: int, device: DeviceProperties) -> int:
-    if not device.fast:
+    if not device.is_gpu:
         return by_threshold(pairs, ((5_000, 2000), (200_000, 4000)), 8000)
     return by_threshold(pairs, ((10_000, 6000), (100_000, 12_000), (1_000_000, 24_000)), 50_000)
 
 
 def _translation_epochs(pairs: int, device: DeviceProperties) -> int:
-    if not device.fast:
+    if not device.is_gpu:
         return by_threshold(pairs, ((5_000, 60), (50_000, 30), (300_000, 12), (2_000_000, 5)), 2)
     return by_threshold(pairs, ((60_000, 200), (300_000, 40), (2_000_000, 20), (20_000_000, 10)), 3)
 
@@ -354,7 +354,7 @@ def language_tokenizer(characters: int, requested: Mapping[str, Any]) -> Iterato
 def language_recipe(tokens: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of the model."""
     size = by_threshold(tokens, LANGUAGE_SIZES, "big")
-    return _recipe(requested or LANGUAGE_RECIPE, size if device.fast else CPU_SIZES[size],
+    return _recipe(requested or LANGUAGE_RECIPE, size if device.is_gpu else CPU_SIZES[size],
                    checks.plural(tokens, "token"), device)
 
 
@@ -386,7 +386,7 @@ def language_training(tokens: int, table: Mapping[str, Any], device: DevicePrope
     yield Default("training.windows.length", window,
                   "truncated back-propagation through this many tokens" if recurrent else
                   "context length: how many tokens back the model can attend")
-    rows = lookup(requested, "windows.batch_size", max(1, min(64 if device.fast else 16, tokens // (4 * window))))
+    rows = lookup(requested, "windows.batch_size", max(1, min(64 if device.is_gpu else 16, tokens // (4 * window))))
     yield Default("training.windows.batch_size", rows, f"{rows * window:,} tokens per batch")
     carried = lookup(table, "stack.mixer.kind") == "recurrence" and lookup(table, "embedding.positions") is None
     yield Default("training.windows.order", "continuous" if carried else "shuffled",
@@ -401,7 +401,7 @@ def language_training(tokens: int, table: Mapping[str, Any], device: DevicePrope
 
 
 def _language_epochs(tokens: int, device: DeviceProperties) -> int:
-    if not device.fast:
+    if not device.is_gpu:
         return by_threshold(tokens, ((2_000_000, 6), (20_000_000, 3)), 1)
     return by_threshold(tokens, ((2_000_000, 60), (20_000_000, 20), (200_000_000, 6)), 2)
 
@@ -415,7 +415,7 @@ def masked_tokenizer(texts: int, requested: Mapping[str, Any]) -> Iterator[Defau
 def masked_recipe(texts: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of the model."""
     size = by_threshold(texts, MASKED_SIZES, "big")
-    return _recipe(requested or MASKED_RECIPE, size if device.fast else CPU_SIZES[size],
+    return _recipe(requested or MASKED_RECIPE, size if device.is_gpu else CPU_SIZES[size],
                    checks.plural(texts, "text"), device)
 
 
@@ -428,14 +428,14 @@ def masked_training(texts: int, tokens: int, device: DeviceProperties,
         requested: the settings of [training] that the user has set.
     """
     yield from _precision(device)
-    if device.fast and lookup(requested, "batches.layout", "padded") == "padded":
+    if device.is_gpu and lookup(requested, "batches.layout", "padded") == "padded":
         yield _few_shapes()
     yield Default("training.masking.mlm_probability", 0.15, "as BERT: enough tokens to predict, enough context")
-    large = 16_000 if device.fast else 4000
+    large = 16_000 if device.is_gpu else 4000
     batch = lookup(requested, "batches.max_tokens", by_threshold(texts, ((10_000, 2000), (100_000, 4000)), large))
     yield Default("training.batches.max_tokens", batch, "many tokens, because only the masked ones are predicted")
-    epochs, steps = training_length(requested, by_threshold(texts, ((10_000, 60), (500_000, 40 if device.fast else 8)),
-                                                            3), tokens / batch, device,
+    often = by_threshold(texts, ((10_000, 60), (500_000, 40 if device.is_gpu else 8)), 3)
+    epochs, steps = training_length(requested, often, tokens / batch, device,
                                     "upper limit; each epoch masks other tokens, and early stopping may end it sooner")
     yield from epochs
     yield _ema(0.995)
@@ -451,13 +451,13 @@ def classification_tokenizer(texts: int, requested: Mapping[str, Any]) -> Iterat
 
 def text_classifier_recipe(texts: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of a text classifier."""
-    size = "small" if device.fast and texts >= 10_000 else "tiny"
+    size = "small" if device.is_gpu and texts >= 10_000 else "tiny"
     return _recipe(requested or TEXT_CLASSIFIER_RECIPE, size, checks.plural(texts, "text"), device)
 
 
 def image_classifier_recipe(images: int, side: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of an image classifier, for images of this shorter side."""
-    size = "tiny" if side < 64 else "small" if images < 1_000_000 or not device.fast else "base"
+    size = "tiny" if side < 64 else "small" if images < 1_000_000 or not device.is_gpu else "base"
     return Default("recipe", recipe_with_size(requested or IMAGE_CLASSIFIER_RECIPE, size),
                    f"model size for {images:,} images of {side} pixels")
 
@@ -495,7 +495,7 @@ def image_classifier_model(images: int, height: int, width: int, channels: int, 
     patch = _patch_side(height, width)
     count = (height // patch) * (width // patch)
     yield Default("model.patch_size", patch, f"{count} patches of {patch} × {patch} pixels")
-    if requested in (None, IMAGE_CLASSIFIER_RECIPE) and device.fast and images >= 20_000 and min(height, width) < 64:
+    if requested in (None, IMAGE_CLASSIFIER_RECIPE) and device.is_gpu and images >= 20_000 and min(height, width) < 64:
         yield Default("model.width", 128, f"{images:,} images are enough for more than the smallest model")
         yield Default("model.stack.layers", 6, f"{images:,} images are enough for more than the smallest model")
         yield Default("model.stack.feed_forward.ffn_width", 256, "twice the width of the model")
@@ -511,17 +511,17 @@ def classification_training(examples: int, tokens: int, device: DeviceProperties
         requested: the settings of [training] that the user has set.
     """
     yield from _precision(device)
-    if device.fast and side is None and lookup(requested, "batches.layout", "padded") == "padded":
+    if device.is_gpu and side is None and lookup(requested, "batches.layout", "padded") == "padded":
         yield _few_shapes()
     each = max(1, round(tokens / max(1, examples)))
-    rows = by_threshold(examples, ((2_000, 32), (20_000, 64)), 256 if device.fast else 128)
+    rows = by_threshold(examples, ((2_000, 32), (20_000, 64)), 256 if device.is_gpu else 128)
     batch = lookup(requested, "batches.max_tokens", rows * each)
     yield Default("training.batches.max_tokens", batch,
                   f"about {checks.plural(max(1, batch // each), 'example')} per batch")
     yield Default("training.label_smoothing", 0.1, "keeps wrong labels from doing much harm")
     if side is not None and side >= MIN_SHIFTED_SIDE:
         yield Default("training.random_shift", max(1, side // 14), "augmentation: a shifted image keeps its label")
-    often = by_threshold(examples, ((2_000, 60), (20_000, 30)), 30 if device.fast else 8)
+    often = by_threshold(examples, ((2_000, 60), (20_000, 30)), 30 if device.is_gpu else 8)
     epochs, steps = training_length(requested, often, tokens / batch, device, "enough to converge on this data")
     yield from epochs
     yield _ema(0.99 if steps < 3000 else 0.998)
@@ -541,8 +541,8 @@ def labelling_tokenizer(sequences: int, unit: str, requested: Mapping[str, Any])
 def tagger_recipe(tokens: int, device: DeviceProperties, requested: str | None) -> Default:
     """The recipe of a tagger."""
     size = by_threshold(tokens, TAGGER_SIZES, "base")
-    recipe = requested or (TAGGER_RECIPE if device.fast else CPU_TAGGER_RECIPE)
-    return _recipe(recipe, size if device.fast else "tiny", checks.plural(tokens, "token"), device)
+    recipe = requested or (TAGGER_RECIPE if device.is_gpu else CPU_TAGGER_RECIPE)
+    return _recipe(recipe, size if device.is_gpu else "tiny", checks.plural(tokens, "token"), device)
 
 
 def tagger_model(tokens: int, table: Mapping[str, Any]) -> Iterator[Default]:
@@ -572,7 +572,7 @@ def labelling_training(sequences: int, tokens: int, spans: bool, device: DeviceP
         requested: the settings of [training] that the user has set.
     """
     yield from _precision(device)
-    if device.fast and lookup(requested, "batches.layout", "padded") == "padded":
+    if device.is_gpu and lookup(requested, "batches.layout", "padded") == "padded":
         yield _few_shapes()
     each = max(1, round(tokens / max(1, sequences)))
     rows = by_threshold(sequences, ((2_000, 16), (20_000, 32)), 64)
@@ -593,7 +593,7 @@ def labelling_training(sequences: int, tokens: int, spans: bool, device: DeviceP
 
 
 def _labelling_epochs(tokens: int, device: DeviceProperties) -> int:
-    return by_threshold(tokens, ((200_000, 40), (5_000_000, 30 if device.fast else 12)), 10 if device.fast else 3)
+    return by_threshold(tokens, ((200_000, 40), (5_000_000, 30 if device.is_gpu else 12)), 10 if device.is_gpu else 3)
 
 
 # Tracks
@@ -715,7 +715,7 @@ def finetuning_training(scratch: Iterable[Default], data: FinetuningData, device
     if not fixed_batch and "windows.length" not in requested and "training.windows.length" not in found:
         few = by_threshold(data.examples, ((1_000, 1000), (10_000, 2000)), batch)
         many = by_threshold(data.examples, ((1_000, 2000), (10_000, 6000)), batch)
-        batch = lookup(requested, "batches.max_tokens", min(batch, many if device.fast else few))
+        batch = lookup(requested, "batches.max_tokens", min(batch, many if device.is_gpu else few))
     yield from (default for key, default in found.items() if not key.startswith(REPLACED_BY_FINETUNING))
     if "training.batches.max_tokens" in found:
         yield Default("training.batches.max_tokens", batch, "small batches, for enough steps with little data")

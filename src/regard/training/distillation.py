@@ -4,8 +4,8 @@
     2. the teacher translates every source by beam search
     3. the student is trained on these translations, which are easier to learn than those of people
 
-A teacher translates the sources of its own training nearly as people did, so they show little of what else it has
-learned; it is the new ones that do. An n-gram model writes them (`regard.data.ngrams`); on a GPU, where that takes a
+A teacher translates the sources of its own training nearly as people did; only new sources show what else it has
+learned. An n-gram model writes them (`regard.data.ngrams`); on a GPU, where that takes a
 minute, a language model is trained too and writes half of them.
 
 The given sources are lines of a plain file, or those of sentence pairs. Of sentence pairs some are held out, and
@@ -54,7 +54,7 @@ from regard.tasks.translator import Translator
 from regard.toml import TomlDocument
 from regard.training import synthesis
 from regard.training.checkpoints import list_steps
-from regard.training.defaults import TEACHER_SHARE, lookup, modelled_sources, sampled_sources
+from regard.training.defaults import TEACHER_SHARE, language_model_sources, lookup, sampled_sources
 from regard.training.logging import Note
 from regard.training.resolution import CHECKPOINTS_FOLDER, total_time
 from regard.training.short_options import OptionSpelling
@@ -73,8 +73,8 @@ VOCABULARY_KEYS = ("data.joint_tokenizer", "model.source_vocab_size", "model.tar
 """Keys that determine the vocabulary, besides those of [tokenizer]."""
 TEACHER_BEAMS = 5
 MODEL_FRACTION, WRITING_FRACTION = 0.1, 0.4
-"""Of the time limit: what training the language model may take, and sampling from it; and what has passed when the
-teacher ends."""
+"""Fractions of the time limit: what training the language model may take, and again sampling from it; and what has
+passed when the teacher stops."""
 LANGUAGE_MODEL: Mapping[str, Any] = {"tokenizer.vocab_size": 4000}
 """The settings of the language model that are not the defaults: subwords, also for a short text."""
 SAMPLED_ROWS, SAMPLED_TOKENS, MAX_FAILED_ROUNDS = 2048, 250, 3
@@ -230,7 +230,7 @@ def _check_source_name(context: StageContext, teacher: Translator) -> None:
 
 
 def _check_vocabulary(context: StageContext, teacher: Translator) -> None:
-    """Refuse a teacher whose tokenizer a student of one direction cannot have, and another one than before."""
+    """Refuse a teacher of several target languages, and one that has changed since the training began."""
     folder, option = teacher_folder(context), _teacher_option(context)
     assert isinstance(teacher.tokenizer, PairTokenizer), "checked when it was loaded"
     languages = target_controls(teacher.tokenizer.source.controls)
@@ -314,7 +314,7 @@ def _sample_sources(context: StageContext, given: Iterable[str], train_stage: Tr
     count = context.options.sampled_sources
     if count is None:
         count = sampled_sources(sources, context.device.type)
-    modelled = modelled_sources(sources, count, context.device.type)
+    modelled = language_model_sources(sources, count, context.device.type)
     if modelled and "language_model_seconds" not in context.record.values:
         context.begin(1, 3, "training a language model, which writes sources for the teacher")
         result = train_stage(_language_model(context, given))

@@ -111,14 +111,14 @@ def estimate_training(pairs: int, characters: tuple[int, int], device: DevicePro
     passes = 2 if training.get("training.rdrop") else 1
     operations = sum(side * _flops_per_token(model, vocabulary, name, side / pairs)
                      for name, side in zip(("encoder", "decoder"), sides, strict=True))
-    per_second = (GPU_FLOPS if device.fast else
+    per_second = (GPU_FLOPS if device.is_gpu else
                   by_threshold(model["width"], CORE_FLOPS, MAX_CORE_FLOPS) * min(cores, MAX_CORES))
     factor = RDROP_FACTOR[device.kind] if passes == 2 else 1.0
     count = vocabulary * model["width"] + sum(stack_parameters(model, name) for name in ("encoder", "decoder"))
     memory = (PROCESS_BYTES[device.kind] + BYTES_PER_PARAMETER * count
               + ALLOCATOR_FACTOR[device.kind]
               * activation_bytes({**model, "target_vocab_size": vocabulary}, min(batch, tokens) / tokens * pairs,
-                                 [side / pairs for side in sides], passes=passes, on_gpu=device.fast,
+                                 [side / pairs for side in sides], passes=passes, on_gpu=device.is_gpu,
                                  bfloat16=device.has_bfloat16))
     return TrainingEstimate(recipe, vocabulary, count, tokens, epochs, math.ceil(epochs * max(1.0, tokens / batch)),
                             epochs * operations * factor / per_second, memory)

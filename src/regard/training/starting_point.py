@@ -45,7 +45,7 @@ START_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """The kinds of models that each task can start from."""
 OUTPUT_LAYER = "output."
-"""How the names of the parameters begin that belong to the labels of a classifier."""
+"""The prefix of the parameter names of a classifier's output layer."""
 REASON = "kept from the start model"
 FIXED_OPTIONS = ("vocab_size", "layers", "width")
 """Short options that would change the start model."""
@@ -137,7 +137,7 @@ class StartModel:
         assert isinstance(self.task, EncoderTask)
         return self.task.special_ids()
 
-    def label_limit(self) -> int | None:
+    def max_text_ids(self) -> int | None:
         """The ids of a text that the model can read at once, without the special ones; None for any number."""
         assert isinstance(self.task, EncoderTask)
         limit = self.task.max_positions()

@@ -320,7 +320,7 @@ def validation_keys(survey: TranslationSurvey) -> frozenset[int]:
 
 
 def resembles_sources(texts: Iterable[str], pairs: Iterable[SentencePair]) -> bool:
-    """Whether most of these texts are rather like the sources of pairs than like their targets.
+    """Whether most of these texts look more like the sources of pairs than like their targets.
 
     The sides are compared by the probabilities of character trigrams, with 1/2 added to every count.
     """
@@ -458,7 +458,7 @@ def write_pairs(context: StageContext, path: Path, texts: Iterable[str], work: W
 
 
 def _warn_of_degenerate(context: StageContext, texts: Sequence[str], outputs: Sequence[str | None]) -> None:
-    """Tell the user early that a model writes nothing of use, which may take hours."""
+    """Warn after the first block if the outputs are degenerate, before hours are spent on the others."""
     done = [(text, output) for text, output in zip(texts, outputs, strict=True) if output is not None]
     found = find_degenerate([text for text, _ in done], [output for _, output in done])
     if found:
@@ -476,10 +476,11 @@ def report_written(context: StageContext, written: WrittenPairs) -> None:
     """Tell the user about sentences that have no translation; a ValueError if none has one."""
     if written.written == written.failed:
         raise ValueError(f"{context.request.output}: The model could not translate any of the "
-                         f"{checks.plural(written.total, 'sentence')}: they are too long for it.")
+                         f"{checks.plural(written.total, 'sentence')}: they are too long for it, or its logits are "
+                         "NaN.")
     if written.failed:
         context.report(Note(f"{checks.plural(written.failed, 'sentence')} of {written.total:,} could not be "
-                            "translated: too long for the model.", warning=True))
+                            "translated: they are too long for the model, or its logits were NaN.", warning=True))
     if written.written < written.total:
         context.report(Note(f"The time limit allowed for {written.written:,} of {written.total:,} sentences; the "
                             "others are not used.", warning=True))

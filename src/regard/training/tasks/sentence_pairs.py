@@ -94,7 +94,7 @@ class CorpusPart:
     """Whether the model is validated on pairs of this part."""
     validation: formats.PairCorpus | None = None
     """Validation data; without it pairs are held out."""
-    held_out: int = 0
+    threshold: int = 0
     """Sources of general data with a hash below this are held out, to tell how much of it the model forgets."""
 
     def oriented(self, pair: SentencePair) -> SentencePair:
@@ -229,7 +229,7 @@ class TranslationSurvey:
         """The training pairs of a part, in their order, as they are in the files."""
         split = part.validation is None and (part.validated or part.restored)
         threshold = self.threshold if split else 0
-        threshold, reserved = threshold or part.held_out, self.reserved if part.name == MIXED else frozenset[int]()
+        threshold, reserved = threshold or part.threshold, self.reserved if part.name == MIXED else frozenset[int]()
         return (pair for pair in self.kept_pairs(part) if (threshold == 0 and not reserved)
                 or ((hashed := _hash_source(pair)) >= threshold and hashed not in reserved))
 
@@ -255,7 +255,7 @@ class TranslationSurvey:
             return [ValidationPair(*pair[:2], 0) for pair in islice(filter_pairs(self.general, self.config.filters),
                                                                     limit)]
         chosen = (ValidationPair(*part.oriented(pair)[:2], number) for number, part in enumerate(self.parts)
-                  if part.held_out for pair in self.kept_pairs(part) if _hash_source(pair) < part.held_out)
+                  if part.threshold for pair in self.kept_pairs(part) if _hash_source(pair) < part.threshold)
         return [*islice(chosen, limit)]
 
     def kept_pairs(self, part: CorpusPart) -> Iterator[SentencePair]:
@@ -380,7 +380,7 @@ def mix_pairs(survey: TranslationSurvey, mix: Sequence[str], general: Sequence[s
                        controls=parts[0].controls)
         if tested is None:
             held = min(GENERAL_FRACTION, MAX_GENERAL_EXAMPLES / part.report.kept)
-            part = replace(part, held_out=_hash_threshold(held, part.report.kept, lambda: survey.kept_pairs(part)))
+            part = replace(part, threshold=_hash_threshold(held, part.report.kept, lambda: survey.kept_pairs(part)))
         parts = (*parts, part)
     digests = [*survey.files.items(), *((path, stores.file_digest(path)) for path in (*mix, *general))]
     return replace(survey, parts=parts, general=tested, files=name_digests(digests))
@@ -444,8 +444,8 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig | None, pla
     if len(survey.parts) > 1:
         settings["parts"] = [[part.name, *part.controls, part.reverse, part.validated, len(part.pairs.files)]
                              for part in survey.parts]
-    if any(part.held_out for part in survey.parts):
-        settings["held_out"] = [part.held_out for part in survey.parts]
+    if any(part.threshold for part in survey.parts):
+        settings["held_out"] = [part.threshold for part in survey.parts]
     notes = list[str]()
     if tokenizer is None:
         assert config is not None, "without a tokenizer one is trained"

@@ -284,7 +284,7 @@ def prepare_sequences(survey: TokenLabelSurvey, config: TokenizerConfig | None, 
     unit, labels, limit, windows = survey.unit, survey.statistics.labels, None, Counter[str]()
     around: tuple[list[int], list[int]] = ([], [])
     if start is not None:
-        limit, around = start.label_limit(), start.special_ids()
+        limit, around = start.max_text_ids(), start.special_ids()
 
     def encode(part: int, tokenizer: Tokenizer, sequences: Iterable[LabelledSequence]) -> Iterator[list[int]]:
         encoder = TokenEncoder(tokenizer, unit)
