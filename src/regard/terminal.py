@@ -9,17 +9,18 @@ Control characters in texts of users are written out (`escape_unprintable`); tex
 import os
 import shutil
 import textwrap
-import unicodedata
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
 BLOCK_SHADES = " ░▒▓█"
 ASCII_SHADES = " .:+#"
-# Mathematical signs and spaces for terminals that print ASCII only; any other character becomes a question mark.
+SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+"""All that Unicode has besides the space of ASCII."""
+# For terminals that print ASCII only; any other character becomes a question mark.
 ASCII_SPELLING = str.maketrans(
-    {"×": "x", "·": "*", "²": "^2", "√": "sqrt ", "≤": "<=", "≥": ">=", "→": "->", "Σ": "sum ", "\u00a0": " ",
-     "\u202f": " ", "\u3000": " "})
+    {"×": "x", "·": "*", "²": "^2", "√": "sqrt ", "≤": "<=", "≥": ">=", "→": "->", "Σ": "sum "}
+    | dict.fromkeys(SPACES, " "))
 
 
 def path_argument(path: str) -> str:
@@ -34,9 +35,9 @@ def escape_unprintable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    kept = "" if text.isspace() else "Zs"
-    return "".join(char if char.isprintable() or unicodedata.category(char) == kept
-                   else char.encode("unicode_escape").decode("ascii") for char in text)
+    kept = "" if text.isspace() else SPACES
+    return "".join(char if char.isprintable() or char in kept else char.encode("unicode_escape").decode("ascii")
+                   for char in text)
 
 
 @dataclass(frozen=True)

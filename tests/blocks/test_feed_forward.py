@@ -109,6 +109,37 @@ def test_packed_with_a_hook_calls_it(watched, fused_calls):
     assert not fused_calls
 
 
+def test_packed_with_a_hook_of_all_modules_calls_it(fused_calls):
+    part, x, seen = PlainFeedForward(16, 24).eval(), torch.randn(4, 16), []
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, given, made: seen.append(module))
+    try:
+        with torch.no_grad(), packed_linear_layers(part):
+            part(x)
+    finally:
+        handle.remove()
+    assert [one for one in seen if one is not part] == [part.up, part.dropout, part.down]
+    assert not fused_calls
+
+
+def test_packed_with_a_replaced_activation_uses_it(fused_calls):
+    part, x = PlainFeedForward(16, 24).eval(), torch.randn(4, 16)
+    part.activate = lambda x: x * 0
+    with torch.no_grad(), packed_linear_layers(part):
+        assert torch.equal(part(x), part.down(torch.zeros(4, 24)))
+    assert not fused_calls
+
+
+@pytest.mark.parametrize("broken", ["weight", "bias"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_packed_relu_does_not_hide_nan(broken, value, fused_calls):
+    part, x = PlainFeedForward(16, 24).eval(), torch.ones(4, 16)
+    with torch.no_grad():
+        getattr(part.up, broken).data.view(-1)[3] = value
+        with packed_linear_layers(part):
+            torch.testing.assert_close(part(x), unfused(part, x), equal_nan=True)
+            assert not part(x).isfinite().all()
+
+
 def test_packed_with_training_gradients_or_another_activation_is_not_fused(fused_calls):
     part, x = PlainFeedForward(16, 200, dropout=0.5), torch.randn(4, 16)
     with torch.no_grad(), packed_linear_layers(part):

@@ -1,13 +1,14 @@
 """The terminal: widths, shades, escapes, and the progress meter."""
 
 import io
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.cli.output import ProgressMeter
-from regard.terminal import ASCII_SHADES, BLOCK_SHADES, Terminal, escape_unprintable
+from regard.terminal import ASCII_SHADES, BLOCK_SHADES, SPACES, Terminal, escape_unprintable
 
 MEANT_FOR_PEOPLE = ("LC_ALL", "LANG", "NO_COLOR", "TERM", "COLUMNS")
 
@@ -216,5 +217,6 @@ def test_spaces_of_other_scripts_are_shown_and_controls_are_written_out(text, sh
 
 def test_wide_and_no_break_spaces_are_spaces_in_ascii():
     out = Stream(encoding="ascii")
-    Terminal.of(out).text("Oui\xa0! 20\u202f% a\u3000b")
-    assert out.getvalue() == "Oui ! 20 % a b\n"
+    Terminal.of(out).text("Oui\xa0! 20\u202f% a\u3000b c\u2009d")
+    assert out.getvalue() == "Oui ! 20 % a b c d\n"
+    assert [*SPACES] == [char for char in map(chr, range(0x80, 0x110000)) if unicodedata.category(char) == "Zs"]

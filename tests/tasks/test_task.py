@@ -25,6 +25,7 @@ from regard.tasks.load import make_task
 from regard.tasks.task import (
     MAX_BATCH_FACTOR,
     MAX_BATCH_TOKENS,
+    MAX_HYPOTHESES,
     MAX_WORKERS,
     MIN_GROUP_TOKENS,
     MIN_WORKER_TOKENS,
@@ -39,7 +40,7 @@ from regard.tasks.task import (
     map_batches,
     one_or_many,
     read_description,
-    search_batch_tokens,
+    search_limits,
     search_workers,
     similar_lengths,
 )
@@ -391,11 +392,26 @@ def test_all_mistakes_are_told_at_once_with_their_lines():
 
 def test_a_small_decoder_gets_larger_batches():
     sizes = [1, SMALL_DECODER // MAX_BATCH_FACTOR // 2, SMALL_DECODER // 2, SMALL_DECODER, 3 * SMALL_DECODER]
-    found = [search_batch_tokens(nn.Linear(size, 1, bias=False), 1000) for size in sizes]
+    found = [search_limits(nn.Linear(size, 1, bias=False), 1000, 5).tokens for size in sizes]
     assert found == [factor * MAX_BATCH_TOKENS for factor in (MAX_BATCH_FACTOR, MAX_BATCH_FACTOR, 2, 1, 1)]
-    assert search_batch_tokens(nn.Linear(1, 1, device="meta"), 1000) == MAX_BATCH_TOKENS
-    assert search_batch_tokens(nn.Linear(1, 1), 8000) == 2 * MAX_BATCH_TOKENS
-    assert search_batch_tokens(nn.Linear(1, 1), 10**6) == MAX_BATCH_TOKENS
+    assert search_limits(nn.Linear(1, 1, device="meta"), 1000, 5) == (MAX_BATCH_TOKENS, None)
+    assert search_limits(nn.Linear(1, 1), 8000, 5).tokens == 2 * MAX_BATCH_TOKENS
+    assert search_limits(nn.Linear(1, 1), 10**6, 5).tokens == MAX_BATCH_TOKENS
     model = nn.Module()
     model.encoder, model.decoder = nn.Linear(SMALL_DECODER, 1), nn.Linear(1, 1)  # what counts is the decoder
-    assert search_batch_tokens(model, 1000) == MAX_BATCH_FACTOR * MAX_BATCH_TOKENS
+    assert search_limits(model, 1000, 5).tokens == MAX_BATCH_FACTOR * MAX_BATCH_TOKENS
+
+
+def test_a_batch_has_a_bounded_number_of_hypotheses():
+    model = nn.Linear(1, 1)
+    assert [search_limits(model, 1000, count).rows for count in (1, 5, 2 * MAX_HYPOTHESES)] == [
+        MAX_HYPOTHESES, MAX_HYPOTHESES // 5, 1]
+    lengths = [1] * 40 + [30, 20, 10]
+    batches = [*length_batches(lengths, 60, 7)]
+    assert sorted(number for batch in batches for number in batch) == [*range(43)]
+    assert [len(batch) for batch in batches] == [2, 6, 7, 7, 7, 7, 7]
+    for workers in (2, 3):
+        sizes = [len(batch) for batch in even_batches(lengths, 60 * workers, workers, 7)]
+        assert sum(sizes) == 43
+        assert max(sizes) <= 7
+    assert map_batches([*range(20)], [1] * 20, lambda some: [len(some)] * len(some), max_rows=8) == [8] * 16 + [4] * 4

@@ -241,6 +241,29 @@ def test_heads_need_to_divide_the_new_width_only():
         check("seq2seq", "transformer-tiny", heads, width=64)
 
 
+@pytest.mark.parametrize(("heads", "part"), [(0, "at least 1"), (-3, "at least 1"), ("abc", "whole number")])
+def test_wrong_heads_are_named_also_with_a_width(heads, part):
+    with pytest.raises(ConfigError, match=rf"--set: .*heads.*{part}"):
+        check("seq2seq", "transformer-tiny", {"model.encoder.mixer.heads": heads}, width=160)
+
+
+def test_options_are_not_blamed_for_a_file(tmp_path):
+    (tmp_path / "recipe.toml").write_text('recipe = "transformer-tiny"\n[model.encoder]\ndropout = 3.0\nnonsense = 1\n')
+    with pytest.raises(ConfigError) as error:
+        check("seq2seq", str(tmp_path / "recipe.toml"), {}, layers=3)
+    assert "--layers" not in str(error.value)
+    assert all(part in str(error.value) for part in ("recipe.toml:3", "recipe.toml:4", "nonsense"))
+    (tmp_path / "recipe.toml").write_text('recipe = "transformer-tiny"\n[model.encoder.mixer]\nheads = 7\n')
+    with pytest.raises(ConfigError, match=r"recipe\.toml:3: .*7 does not divide the width, 128"):
+        check("seq2seq", str(tmp_path / "recipe.toml"), {}, dropout=0.2)
+
+
+@pytest.mark.parametrize("length", [0, -3, "abc"])
+def test_a_wrong_window_is_not_the_fault_of_the_batch(length):
+    with pytest.raises(ConfigError, match=r"--set: .*length"):
+        check("language", "gpt-tiny", {"training.windows.length": length}, batch_tokens=512)
+
+
 def test_a_width_that_no_size_allows_names_the_option():
     with pytest.raises(ConfigError, match=r'^--width 101: .*"direction" in \[model\].* 101'):
         check("seq2seq", "seq2seq-attention", width=101)

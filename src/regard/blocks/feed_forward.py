@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from regard import checks
 from regard.blocks.sublayer import Dropout
 from regard.config import Config, choice, integer, probability, renamed
-from regard.kernels.launch import has_hooks, usable
+from regard.kernels.launch import has_global_hooks, has_hooks, usable
 from regard.kernels.linear import Linear
 from regard.kernels.packed_linear import packed_forward
 
@@ -83,8 +83,8 @@ class PlainFeedForward(FeedForward):
     def _is_only_relu(self) -> bool:
         """Whether `activate` is nothing but ReLU: without gradients or dropout, and with nothing hooked or replaced."""
         return (self.activation is F.relu and type(self).activate is FeedForward.activate
-                and type(self.dropout) is Dropout and not self.dropout.training and not has_hooks(self.dropout)
-                and not torch.is_grad_enabled())
+                and "activate" not in vars(self) and type(self.dropout) is Dropout and not self.dropout.training
+                and not has_hooks(self.dropout) and not has_global_hooks() and not torch.is_grad_enabled())
 
 
 class GatedFeedForward(FeedForward):

@@ -26,10 +26,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_modules
 
 from regard.attention.layer import AttentionLayer, SelfAttention
 from regard.blocks.block import Block
+from regard.kernels.launch import has_global_hooks
 from regard.models.contract import Memory
 from regard.models.encoder_decoder import Encoder
 from regard.tokens import Tokens
@@ -205,11 +205,6 @@ def all_modules(module: nn.Module) -> list[nn.Module]:
 def has_hooks(inside: Iterable[nn.Module]) -> bool:
     """Whether a call of these modules would run hooks."""
     return any(one._forward_hooks or one._forward_pre_hooks for one in inside) or has_global_hooks()
-
-
-def has_global_hooks() -> bool:
-    """Whether hooks are registered for all modules."""
-    return bool(torch_modules._global_forward_hooks or torch_modules._global_forward_pre_hooks)
 
 
 def _all_values(dicts: Iterable[dict[str, Any]]) -> Iterable[Any]:

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.attention.look import Look
-from regard.decoding.cuda_graph import all_modules, has_global_hooks
+from regard.decoding.cuda_graph import all_modules
+from regard.kernels.launch import has_global_hooks
 from regard.mixer import Rows, row_indices
 from regard.models.contract import GenerativeModel, Memory, Step
 from regard.models.encoder_decoder import Decoder

@@ -275,20 +275,17 @@ def arrangement(count: int, gone: Collection[int], new: int) -> tuple[list[int],
     Returns:
         the sequence of each place, and the places of the new ones.
     """
-    order, holes, places = list(range(count)), sorted(gone), list[int]()
+    order, holes, places = list(range(count)), deque(sorted(gone)), list[int]()
     for number in range(count, count + new):
-        place = holes.pop(0) if holes else len(order)
+        place = holes.popleft() if holes else len(order)
         order[place:place + 1] = [number]
         places.append(place)
-    open_ = set(holes)
-    while open_:
+    while holes:
         last = order.pop()
-        if len(order) in open_:
-            open_.discard(len(order))
+        if holes[-1] == len(order):
+            holes.pop()
         else:
-            hole = min(open_)
-            order[hole] = last
-            open_.discard(hole)
+            order[holes.popleft()] = last
     return order, places
 
 

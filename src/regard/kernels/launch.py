@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
 
 from regard import checks
 
@@ -60,6 +61,11 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether the module has hooks, or its `forward` was replaced on the instance."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
                 or module._backward_pre_hooks or "forward" in vars(module))
+
+
+def has_global_hooks() -> bool:
+    """Whether hooks are registered for all modules."""
+    return bool(torch_modules._global_forward_hooks or torch_modules._global_forward_pre_hooks)
 
 
 def why_not(device: torch.device) -> str | None:

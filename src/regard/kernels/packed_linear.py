@@ -51,6 +51,8 @@ class PackedWeights:
 
     versions: WeightVersions
     blocked: Tensor | None = None
+    finite: bool = True
+    """Whether all blocked weights and the bias are finite."""
     transposed: Tensor | None = None
     """For one row and one thread."""
 
@@ -62,8 +64,12 @@ class PackedWeights:
             activation: "none" or "relu", applied to the product.
         """
         if self.blocked is None:
-            self.blocked = torch.ops.mkldnn._reorder_linear_weight(_concatenate(weights), None)
-        return torch.ops.mkldnn._linear_pointwise(pad_rows(x), self.blocked, bias, activation, [], "")
+            together = _concatenate(weights)
+            self.blocked = torch.ops.mkldnn._reorder_linear_weight(together, None)
+            self.finite = all(bool(one.isfinite().all()) for one in (together, bias) if one is not None)
+        fused = activation if self.finite else "none"  # oneDNN's ReLU of NaN is 0, which would hide a broken model
+        made = torch.ops.mkldnn._linear_pointwise(pad_rows(x), self.blocked, bias, fused, [], "")
+        return made if fused == activation else _activate(made, activation)
 
     def single(self, x: Tensor, weights: list[Tensor], bias: Tensor | None) -> Tensor:
         """One row, (1, in) -> (1, out), with the weights transposed in memory."""

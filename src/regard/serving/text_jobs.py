@@ -66,8 +66,7 @@ class SearchRow:
     @property
     def tokens(self) -> int:
         """The tokens of storage that it takes."""
-        rows = self.strategy.beams if isinstance(self.strategy, Beam) else self.strategy.rows_per_text
-        return rows * self.capacity
+        return self.strategy.hypotheses_per_text * self.capacity
 
     @property
     def group(self) -> tuple[DecodingStrategy, bool, bool, int]:

@@ -101,6 +101,11 @@ class DecodingStrategy(ABC):
     def rows_per_text(self) -> int:
         """The number of batch rows that a text counts for."""
 
+    @property
+    def hypotheses_per_text(self) -> int:
+        """The number of hypotheses of a text that a search extends at the same time."""
+        return self.rows_per_text
+
     @abstractmethod
     def _run(self, inputs: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]: ...
 
@@ -173,6 +178,10 @@ class Beam(DecodingStrategy):
     def rows_per_text(self) -> int:
         """One: batch sizes already allow for beams."""
         return 1
+
+    @property
+    def hypotheses_per_text(self) -> int:
+        return self.beams
 
     @property
     def is_greedy(self) -> bool:

@@ -28,6 +28,7 @@ from typing import (
     Any,
     ClassVar,
     Concatenate,
+    NamedTuple,
     ParamSpec,
     Protocol,
     Self,
@@ -78,6 +79,8 @@ SMALL_DECODER, SMALL_VOCABULARY, MAX_BATCH_FACTOR = 4_000_000, 16_000, 6
 """On a CPU a decoder with fewer parameters and a smaller vocabulary than these gets batches of up to MAX_BATCH_FACTOR
 times as many tokens: calling operations takes much of the time of its steps, for few rows as for many. The limit of
 the vocabulary bounds the memory for the logits of very short texts."""
+MAX_HYPOTHESES = 2048
+"""Hypotheses of a batch of a search on a CPU: the log-probabilities of more of them are slower to read and write."""
 MAX_WORKERS, MIN_WORKER_TOKENS = 4, 1024
 """A search with at most as many threads of torch computes as many batches at the same time, if each gets this many
 tokens: steps of few rows take about as long as those of more. More Python threads would wait for each other."""
@@ -423,16 +426,26 @@ def element_name(argument: str, number: int, elements: Sequence[object]) -> str:
     return f"{argument}[{number}]" if len(elements) > 1 else argument
 
 
-def length_batches(lengths: Sequence[int], tokens: int | None = None) -> Iterator[list[int]]:
+class BatchLimits(NamedTuple):
+    """The largest batch: its tokens, padding included, and its rows; None for any number."""
+
+    tokens: int
+    rows: int | None = None
+
+
+def length_batches(lengths: Sequence[int], tokens: int | None = None, rows: int | None = None) -> Iterator[list[int]]:
     """Batches of row numbers, the longest rows first, so that a batch too large for the memory fails at once.
 
     A batch has at most `tokens` tokens with padding, by default MAX_BATCH_TOKENS; a longer row is a batch of its own.
+
+    Args:
+        rows: the most rows of a batch; None for any number.
     """
     tokens = MAX_BATCH_TOKENS if tokens is None else checks.whole_number("batch_tokens", tokens, 1)
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     batch: list[int] = []
     for number in order:
-        if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
+        if batch and ((len(batch) + 1) * lengths[batch[0]] > tokens or len(batch) == rows):
             yield batch
             batch = []
         batch.append(number)
@@ -440,19 +453,20 @@ def length_batches(lengths: Sequence[int], tokens: int | None = None) -> Iterato
         yield batch
 
 
-def even_batches(lengths: Sequence[int], tokens: int, workers: int) -> list[list[int]]:
+def even_batches(lengths: Sequence[int], tokens: int, workers: int, rows: int | None = None) -> list[list[int]]:
     """The batches of `length_batches` for workers whose batches have at most `tokens` tokens together.
 
     Each worker gets as many batches as the others, and all are about equally large: one that computes alone at the end
     would keep the others waiting.
     """
     if workers == 1:
-        return [*length_batches(lengths, tokens)]
+        return [*length_batches(lengths, tokens, rows)]
     most = max(1, min(tokens, sum(lengths)) // workers)
-    count = sum(1 for _ in length_batches(lengths, most))
+    count = sum(1 for _ in length_batches(lengths, most, rows))
     count += -count % workers
-    smallest = bisect_left(range(1, most), -count, key=lambda size: -sum(1 for _ in length_batches(lengths, size)))
-    return [*length_batches(lengths, 1 + smallest)]
+    smallest = bisect_left(range(1, most), -count,
+                           key=lambda size: -sum(1 for _ in length_batches(lengths, size, rows)))
+    return [*length_batches(lengths, 1 + smallest, rows)]
 
 
 def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
@@ -472,17 +486,17 @@ def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def map_batches(rows: Sequence[RowT], lengths: Sequence[int], work: Callable[[list[RowT]], Sequence[ResultT]],
-                tokens: int | None = None, *, workers: int = 1) -> list[ResultT]:
+                tokens: int | None = None, *, max_rows: int | None = None, workers: int = 1) -> list[ResultT]:
     """The results of `work`, called batch by batch, in the order of the rows.
 
     Args:
-        tokens: as for `length_batches`.
+        tokens: as for `length_batches`, and so is max_rows.
         workers: the number of Python threads among which many rows are divided. The batches that they compute at the
             same time have at most `tokens` tokens together.
     """
     tokens = MAX_BATCH_TOKENS if tokens is None else checks.whole_number("batch_tokens", tokens, 1)
     workers = max(1, min(workers, sum(lengths) // MIN_WORKER_TOKENS))
-    batches = even_batches(lengths, tokens, workers)
+    batches = even_batches(lengths, tokens, workers, max_rows)
     results: dict[int, ResultT] = {}
     with worker_threads(min(workers, len(batches))) as map_parts:
         found = map_parts(lambda numbers: work([rows[number] for number in numbers]), batches)
@@ -510,17 +524,21 @@ def worker_threads(number: int) -> "Iterator[type[map[Any]] | Callable[..., Iter
         torch.set_num_threads(threads)  # the workers have also set it for threads that begin later
 
 
-def search_batch_tokens(model: nn.Module, vocabulary: int) -> int:
-    """The source tokens of a batch of a search: MAX_BATCH_TOKENS, or more for a small decoder on a CPU.
+def search_limits(model: nn.Module, vocabulary: int, hypotheses: int) -> BatchLimits:
+    """The source tokens and the texts of a batch of a search.
+
+    On a GPU there are MAX_BATCH_TOKENS. On a CPU there are more for a small decoder, with at most MAX_HYPOTHESES.
 
     Args:
         vocabulary: the number of tokens that the model generates.
+        hypotheses: those of each text.
     """
     parameters = [*getattr(model, "decoder", model).parameters()]
     if not parameters or parameters[0].device.type != "cpu":
-        return MAX_BATCH_TOKENS
+        return BatchLimits(MAX_BATCH_TOKENS)
     factor = min(SMALL_DECODER / sum(one.numel() for one in parameters), SMALL_VOCABULARY / vocabulary)
-    return int(MAX_BATCH_TOKENS * min(max(factor, 1.0), MAX_BATCH_FACTOR))
+    return BatchLimits(int(MAX_BATCH_TOKENS * min(max(factor, 1.0), MAX_BATCH_FACTOR)),
+                       max(1, MAX_HYPOTHESES // hypotheses))
 
 
 def search_workers(model: nn.Module, rows: int) -> int:

@@ -65,6 +65,7 @@ from regard.tasks.search import (
     with_alternatives,
 )
 from regard.tasks.task import (
+    BatchLimits,
     Ids,
     Task,
     as_texts,
@@ -75,7 +76,7 @@ from regard.tasks.task import (
     map_batches,
     max_positions,
     one_or_many,
-    search_batch_tokens,
+    search_limits,
     search_workers,
     similar_lengths,
 )
@@ -342,12 +343,13 @@ class Translator(Task, TranslatorMixin):
         texts = as_texts("texts", texts)
         inputs = self.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
         filled = [one for one in inputs if one is not None]
+        limits = (search_limits(self.model, self.vocabularies[-1], strategy.hypotheses_per_text)
+                  if batch_tokens is None else BatchLimits(batch_tokens))
         with packed_linear_layers(self.model):  # once for all workers
             hypotheses = iter(map_batches(
                 filled, [len(one.source) * strategy.rows_per_text for one in filled],
-                lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses),
-                search_batch_tokens(self.model, self.vocabularies[-1]) if batch_tokens is None else batch_tokens,
-                workers=search_workers(self.model, len(filled))))
+                lambda some: finish_search(self.search_steps(some, strategy), self._hypotheses), limits.tokens,
+                max_rows=limits.rows, workers=search_workers(self.model, len(filled))))
         return [self.make_translation(text, [] if one is None else next(hypotheses))
                 for text, one in zip(texts, inputs, strict=True)]
 

@@ -159,7 +159,7 @@ def _check_request(document: TomlDocument, request: TrainingRequest, setup: Task
     kind = lookup(filled[0].tables, "model.kind")
     if kind in MODEL_KINDS and kind not in setup.model_kinds:
         raise _wrong_kind(kind, recipe, request.task, setup)
-    errors = [_config_error(_with_options(each, document, request, changes), unset) for each in filled]
+    errors = [_request_error(each, document, request, changes, unset) for each in filled]
     if errors[0] is not None and None not in errors:
         raise errors[0]
     score = lookup(document.tables, "training.validation.metric", "loss")
@@ -186,16 +186,30 @@ def _wrong_kind(kind: str, recipe: str | None, task: str, setup: TaskSetup) -> V
                       f"are {', '.join(fitting)}.{remedy}")
 
 
-def _with_options(filled: TomlDocument, requested: TomlDocument, request: TrainingRequest,
-                  changes: Mapping[str, Any]) -> TomlDocument:
-    """A config with the values of the options that depend on its model; errors in the others name these options."""
+def _request_error(filled: TomlDocument, requested: TomlDocument, request: TrainingRequest,
+                   changes: Mapping[str, Any], unset: Set[KeyPath]) -> ConfigError | None:
+    """The errors of a config without the options that depend on its model, or else of the one with them.
+
+    If the config is right without the options, all errors come from them, whichever key these name. Heads that do not
+    divide the width are no error if the options set another width.
+    """
+    error = _config_error(filled, unset)
+    if error is not None and not (request.options.get("width") and _only_heads_do_not_fit(error, filled)):
+        return error
     expanded = _expand_dependent(request, filled.tables, requested.tables)
     short_options.check_set_once(expanded, changes, request.changes_name)
-    if not expanded:
-        return filled
-    options = " and ".join(dict.fromkeys(one.option for one in expanded))
     changed = override_expanded(filled, expanded)
-    return replace(changed, sources={("model",): options, **changed.sources})
+    if error is None:
+        options = " and ".join(dict.fromkeys(one.option for one in expanded))
+        changed = replace(changed, sources={("model",): options, **changed.sources})
+    return _config_error(changed, unset)
+
+
+def _only_heads_do_not_fit(error: ConfigError, document: TomlDocument) -> bool:
+    """Whether all errors are numbers of heads, each a number that another width may have."""
+    heads = [lookup(document.tables, ".".join(map(str, problem.path))) for problem in error.found
+             if problem.path[-1] == "heads"]
+    return len(heads) == len(error.found) and all(type(number) is int and number > 0 for number in heads)
 
 
 def _config_error(document: TomlDocument, unset: Set[KeyPath]) -> ConfigError | None:
