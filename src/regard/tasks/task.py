@@ -79,7 +79,7 @@ SMALL_DECODER, SMALL_VOCABULARY, MAX_BATCH_FACTOR = 4_000_000, 16_000, 6
 """On a CPU a decoder with fewer parameters and a smaller vocabulary than these gets batches of up to MAX_BATCH_FACTOR
 times as many tokens: calling operations takes much of the time of its steps, for few rows as for many. The limit of
 the vocabulary bounds the memory for the logits of very short texts."""
-MAX_HYPOTHESES = 2048
+MAX_HYPOTHESES = 2560
 """Hypotheses of a batch of a search on a CPU: the log-probabilities of more of them are slower to read and write."""
 MAX_WORKERS, MIN_WORKER_TOKENS = 4, 1024
 """A search with at most as many threads of torch computes as many batches at the same time, if each gets this many
