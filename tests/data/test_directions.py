@@ -118,6 +118,15 @@ def test_sides_that_a_file_does_not_tell(file):
     assert directions.choose_sides(file("b.tsv", "en\tit\nHello there\tciao\n"), EN_FR) == FileSides()
 
 
+def test_files_whose_names_tell_the_opposite_direction(file):
+    first, second = str(file("train.fr", "un\n")), str(file("train.en", "one\n"))
+    with pytest.raises(DataError, match=r"^en-fr: .*train\.fr.*train\.en are fr-en\. .*en-fr:.*train\.en,.*train\.fr"):
+        directions.check_directions([DirectionData(EN_FR, (first, second))])
+    directions.check_directions([DirectionData(EN_FR, (second, first))])
+    directions.check_directions([DirectionData(EN_FR.reverse, (second, first), reverse=True)])
+    directions.check_directions([DirectionData(EN_DE, (first, second))])  # a name that is no language here
+
+
 def test_validation_of_a_direction_that_is_not_there():
     with pytest.raises(DataError, match=r"en-de.*en-fr"):
         directions.with_validation([DirectionData(EN_FR, ("a",))], [DirectionData(EN_DE, ("b",))])

@@ -104,6 +104,16 @@ def test_defaults_follow_from_the_new_pairs(place, tmp_path):
     assert "base" in started.choices[0].reason
 
 
+@pytest.mark.parametrize("weight", [0.0, 2.0])
+def test_rdrop_is_for_models_that_were_trained_with_it(place, tmp_path, weight):
+    base = regard.load(place / "base")
+    base.record["training"]["rdrop"] = weight
+    base.save(tmp_path / "base")
+    recorder, _ = tune(place, tmp_path / "new", start=str(tmp_path / "base"))
+    found = {one.key: one.value for one in recorder.of("TrainingStarted")[0].settings}
+    assert float(found["training.rdrop"]) == (5.0 if weight else 0.0)
+
+
 @pytest.mark.parametrize("pairs", [100, 600, 5_000, 16_000])
 def test_defaults_for_any_number_of_pairs(pairs):
     scratch = [*defaults.translation_training(pairs, 25 * pairs, {"attention"}, CPU, {})]

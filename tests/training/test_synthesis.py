@@ -17,9 +17,11 @@ from regard.training import synthesis
 from regard.training.distributed import DistributedContext
 from regard.training.folder_claim import FolderClaim
 from regard.training.logging import Note
+from regard.training.resolution import requested_config
 from regard.training.synthesis import StageContext, TextSelection, write_pairs
 from regard.training.tasks.interface import SynthesisRequest
 from regard.training.tasks.sentence_pairs import synthetic_rates, synthetic_share
+from regard.training.tasks.translation import TranslationSetup
 
 TEXTS = [f"text {number}" for number in range(10)]
 
@@ -208,6 +210,18 @@ def test_a_model_that_repeats_or_copies_is_told_of_after_the_first_block(tmp_pat
     write_pairs(context, tmp_path / "b.jsonl", TEXTS, lambda texts: [SimpleNamespace(text=f"is {text}")
                                                                    for text in texts], {}, text_is="source")
     assert not warnings()
+
+
+def test_stages_are_not_resumed_without_their_options(tmp_path):
+    trained.pairs(tmp_path / "pairs.tsv", 10)
+    (tmp_path / "mono.txt").write_text("Bonjour.\n")
+    request = trained.request(tmp_path / "pairs.tsv", tmp_path / "model",
+                              synthesis=SynthesisRequest(monolingual=(str(tmp_path / "mono.txt"),)))
+    document, alone = requested_config(request, TranslationSetup()), DistributedContext.alone()
+    synthesis.check_no_stages(request, document, alone)  # nothing is stored
+    synthesis.StagesRecord(request.output, alone).settings(request, document)
+    with pytest.raises(DataError, match=r"--monolingual: mono\.txt is stored"):
+        synthesis.check_no_stages(replace(request, synthesis=None, resume=True), document, alone)
 
 
 @pytest.mark.parametrize(("counts", "share", "drawn"), [

@@ -25,7 +25,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 from regard import checks
-from regard.data.languages import LanguagePair, language_control, normalize_code, parse_pair
+from regard.data.languages import (
+    LanguagePair,
+    language_control,
+    languages_in_names,
+    normalize_code,
+    parse_pair,
+    same_languages,
+)
 from regard.data.sources import formats, jsonl, tsv
 from regard.data.sources.text import (
     DataError,
@@ -65,7 +72,7 @@ class DirectionData:
     @property
     def file_languages(self) -> LanguagePair:
         """The languages of the sides of its files."""
-        return LanguagePair(*reversed(self.languages)) if self.reverse else self.languages
+        return self.languages.reverse if self.reverse else self.languages
 
 
 def parse_direction(text: str, argument: str = OPTION) -> DirectionData:
@@ -96,6 +103,18 @@ def check_directions(directions: Sequence[DirectionData]) -> None:
             if twice:
                 raise DataError(f"{one.name}: {printable(twice[0])} is given twice. Name it once.")
     _check_shared_files([one for one in directions if not one.reverse])
+    for one in directions:
+        _check_file_names(one)
+
+
+def _check_file_names(one: DirectionData) -> None:
+    """Refuse two plain files whose names tell the opposite direction."""
+    plain = [path for path in one.data if formats.format_of(path, None) == "plain"]
+    for first, second in zip(plain[::2], plain[1::2], strict=False):
+        named = languages_in_names(first, second)
+        if named is not None and same_languages(named, one.file_languages.reverse):
+            raise DataError(f"{one.name}: By their names, {printable(first)} and {printable(second)} are {named}. "
+                            f"Exchange them: {named.reverse}:{printable(second)},{printable(first)}.")
 
 
 def _check_shared_files(directions: Sequence[DirectionData]) -> None:
@@ -128,7 +147,7 @@ def with_validation(directions: Sequence[DirectionData], validation: Sequence[Di
 def with_reverses(directions: Iterable[DirectionData]) -> list[DirectionData]:
     """Each direction, and after it the opposite one with the same files."""
     return [other for one in directions for other in
-            (one, replace(one, languages=LanguagePair(*reversed(one.languages)), reverse=not one.reverse))]
+            (one, replace(one, languages=one.languages.reverse, reverse=not one.reverse))]
 
 
 # The sides of a file

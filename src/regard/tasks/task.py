@@ -426,8 +426,8 @@ def element_name(argument: str, number: int, elements: Sequence[object]) -> str:
     return f"{argument}[{number}]" if len(elements) > 1 else argument
 
 
-class BatchLimits(NamedTuple):
-    """The largest batch: its tokens, padding included, and its rows; None for any number."""
+class SearchLimits(NamedTuple):
+    """The largest batch of a search: its tokens, padding included, and its rows; None for any number."""
 
     tokens: int
     rows: int | None = None
@@ -524,7 +524,7 @@ def worker_threads(number: int) -> "Iterator[type[map[Any]] | Callable[..., Iter
         torch.set_num_threads(threads)  # the workers have also set it for threads that begin later
 
 
-def search_limits(model: nn.Module, vocabulary: int, hypotheses: int) -> BatchLimits:
+def search_limits(model: nn.Module, vocabulary: int, hypotheses: int) -> SearchLimits:
     """The source tokens and the texts of a batch of a search.
 
     On a GPU there are MAX_BATCH_TOKENS. On a CPU there are more for a small decoder, with at most MAX_HYPOTHESES.
@@ -535,9 +535,9 @@ def search_limits(model: nn.Module, vocabulary: int, hypotheses: int) -> BatchLi
     """
     parameters = [*getattr(model, "decoder", model).parameters()]
     if not parameters or parameters[0].device.type != "cpu":
-        return BatchLimits(MAX_BATCH_TOKENS)
+        return SearchLimits(MAX_BATCH_TOKENS)
     factor = min(SMALL_DECODER / sum(one.numel() for one in parameters), SMALL_VOCABULARY / vocabulary)
-    return BatchLimits(int(MAX_BATCH_TOKENS * min(max(factor, 1.0), MAX_BATCH_FACTOR)),
+    return SearchLimits(int(MAX_BATCH_TOKENS * min(max(factor, 1.0), MAX_BATCH_FACTOR)),
                        max(1, MAX_HYPOTHESES // hypotheses))
 
 

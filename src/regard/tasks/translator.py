@@ -65,8 +65,8 @@ from regard.tasks.search import (
     with_alternatives,
 )
 from regard.tasks.task import (
-    BatchLimits,
     Ids,
+    SearchLimits,
     Task,
     as_texts,
     check_lengths,
@@ -344,7 +344,7 @@ class Translator(Task, TranslatorMixin):
         inputs = self.translation_inputs(texts, strategy, prefix=prefix, glossary=glossary)
         filled = [one for one in inputs if one is not None]
         limits = (search_limits(self.model, self.vocabularies[-1], strategy.hypotheses_per_text)
-                  if batch_tokens is None else BatchLimits(batch_tokens))
+                  if batch_tokens is None else SearchLimits(batch_tokens))
         with packed_linear_layers(self.model):  # once for all workers
             hypotheses = iter(map_batches(
                 filled, [len(one.source) * strategy.rows_per_text for one in filled],

@@ -202,6 +202,13 @@ class StagesRecord:
         return resolution.stored_config(stored, request, requested)
 
 
+def check_no_stages(request: TrainingRequest, requested: TomlDocument, processes: DistributedContext) -> None:
+    """Refuse to resume a training with synthetic pairs without its options."""
+    record = StagesRecord(request.output, processes)
+    if record.values:
+        record.settings(request, requested)
+
+
 # Time
 
 def with_max_time(document: TomlDocument, seconds: float | None) -> TomlDocument:

@@ -195,7 +195,9 @@ def _train(run: _Run, requested: TomlDocument, stored: LoadedCheckpoint | None) 
             request.write_data()
         processes.barrier()
     context, teacher, staged = None, dict[str, float](), Staged(request, requested)
-    if request.synthesis is not None:
+    if request.synthesis is None:
+        synthesis.check_no_stages(request, user_settings, processes)
+    else:
         context = _stage_context(run, user_settings)
         found = _run_stages(context, setup)
         if isinstance(found, TrainingResult):  # interrupted

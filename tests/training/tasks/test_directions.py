@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import texting
 import tiny
 import trained
 from calling import call, tables
@@ -349,9 +350,14 @@ def test_each_direction_is_evaluated(model, tmp_path):
 
 @pytest.mark.thorough
 def test_resumed_after_a_kill_it_is_the_same(tmp_path):
+    """Also where the names of files tell the languages of one direction."""
     trained.pairs(tmp_path / "fr.tsv", 40)
+    pairs = [line.split("\t") for line in (tmp_path / "fr.tsv").read_text(encoding="utf-8").splitlines()]
+    for side, code in enumerate(("en", "fr")):
+        (tmp_path / f"train.{code}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
     german(tmp_path / "de.tsv", 20)
-    options = ["--direction", f"en-fr:{tmp_path / 'fr.tsv'}", "--direction", f"en-de:{tmp_path / 'de.tsv'}"]
+    options = ["--direction", f"en-fr:{tmp_path / 'train.en'},{tmp_path / 'train.fr'}", "--direction",
+               f"en-de:{tmp_path / 'de.tsv'}"]
     arguments = partial(trained.arguments, "--both-ways")
     kill = {"event": "TrainingProgress", "step": 5}
     codes = trained.called(tmp_path, [
@@ -361,6 +367,19 @@ def test_resumed_after_a_kill_it_is_the_same(tmp_path):
     whole, killed = trained.contents(tmp_path / "whole"), trained.contents(tmp_path / "killed")
     assert {name: data for name, data in whole.items() if name != "manifest.json"} == {
         name: data for name, data in killed.items() if name != "manifest.json"}
+    assert "source_lang" not in (tmp_path / "whole" / "config.toml").read_text()
+
+
+def test_a_model_of_one_direction_starts_none_of_several(tmp_path):
+    texting.translator().save(tmp_path / "base")
+    trained.pairs(tmp_path / "fr.tsv", 40)
+    german(tmp_path / "de.tsv", 20)
+    for options in (["--direction", f"en-fr:{tmp_path / 'fr.tsv'}", "--direction", f"en-de:{tmp_path / 'de.tsv'}"],
+                    [tmp_path / "fr.tsv", "--languages", "en-fr", "--both-ways"]):
+        code, _, said = call("train", *options, "--from", tmp_path / "base", "-o", tmp_path / "out")
+        assert code == 2
+        assert "base" in said
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.thorough

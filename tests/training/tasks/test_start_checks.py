@@ -87,6 +87,17 @@ def test_the_direction_is_told_by_the_model(monkeypatch, given, exchanged, wrong
         start_checks.check_direction(start(), pairs, (), "pairs.tsv")
 
 
+def test_languages_that_the_model_does_not_know_are_no_wrong_direction(monkeypatch):
+    pairs = [SentencePair(*pair, None) for pair in PAIRS]
+    for given, exchanged in ((13.45, 9.52), (9.52, 13.45)):
+        monkeypatch.setattr(start_checks, "direction_losses",
+                            lambda task, pairs, both=(given, exchanged): start_checks.DirectionLosses(*both))
+        note = start_checks.check_direction(start(), pairs, (), "pairs.tsv")
+        assert all(part in note for part in ("pairs.tsv", f"{given:.2f}", f"{exchanged:.2f}"))
+    monkeypatch.setattr(start_checks, "direction_losses", lambda task, pairs: start_checks.DirectionLosses(1.0, 9.0))
+    assert start_checks.check_direction(start(), pairs, (), "pairs.tsv") is None
+
+
 @pytest.mark.thorough
 def test_a_model_that_has_learned_one_direction(tmp_path):
     """It refuses the same pairs exchanged, and takes others of the same direction."""

@@ -108,7 +108,11 @@ def parse_directions(directions: Sequence[str], validation: Sequence[str]) -> tu
 
 
 def requested_directions(request: TrainingRequest, config: DataConfig) -> list[DirectionData]:
-    """All directions of a training; none for a training of one direction that says nothing about it."""
+    """All directions of a training; none for a training of one direction that says nothing about it.
+
+    Args:
+        config: the settings of the user. Those of a resumed training are complete, with keys that nobody has set.
+    """
     found = list(request.directions)
     if not found and request.source is None:
         found = _directions_of_rows(request)
@@ -117,10 +121,10 @@ def requested_directions(request: TrainingRequest, config: DataConfig) -> list[D
     if request.both_ways:
         found = with_reverses(found)
     names = [one.name for one in found]
-    if len(found) > 1 and (config.source_lang or config.target_lang) and request.directions:
+    if len(found) > 1 and (config.source_lang or config.target_lang) and request.directions and not request.resume:
         raise DataError(f"--languages is for a model of one direction, and this one has {', '.join(names)}. Leave it "
                         "out.")
-    if config.directions is not None and [*config.directions] != names:
+    if config.directions is not None and [*config.directions] != names and not request.resume:
         raise DataError(f"data.directions = {', '.join(config.directions)}, but the data has "
                         f"{', '.join(names) or 'one direction'}. Leave out the key: it follows from the data.")
     if config.sampling_temperature is not None and len(found) < 2:

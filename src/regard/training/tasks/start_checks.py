@@ -34,6 +34,8 @@ DIRECTION_PAIRS, MIN_DIRECTION_PAIRS = 200, 5
 """Pairs that are scored in both directions, and how many are needed."""
 CLEARLY_BETTER = 0.85
 """Exchanged pairs are taken for right if their loss per character is at most this fraction of the other."""
+UNKNOWN_LANGUAGE = 4.0
+"""A loss per character from which on a model does not know the languages: so much has a guess among 55 characters."""
 MAX_SCORED_CHARACTERS = 400
 """Longer texts are not scored for the direction."""
 
@@ -158,8 +160,13 @@ def direction_losses(translator: Translator, pairs: Sequence[tuple[str, str]]) -
     return DirectionLosses(*losses)
 
 
-def check_direction(start: StartModel, pairs: Iterable[SentencePair], controls: Sequence[str], where: str) -> None:
-    """Refuse pairs that the start model finds much more probable with source and target exchanged."""
+def check_direction(start: StartModel, pairs: Iterable[SentencePair], controls: Sequence[str],
+                    where: str) -> str | None:
+    """Refuse pairs that the start model finds much more probable with source and target exchanged.
+
+    Returns:
+        a note if it knows the pairs in neither direction.
+    """
     task = start.task
     assert isinstance(task, Translator)
     fitting = ((pair.source, pair.target) for pair in pairs
@@ -167,18 +174,23 @@ def check_direction(start: StartModel, pairs: Iterable[SentencePair], controls: 
                and not is_blank(pair.source) and not is_blank(pair.target))
     sample = [*islice(fitting, DIRECTION_PAIRS)]
     if len(sample) < MIN_DIRECTION_PAIRS:
-        return
+        return None
     translator = task.with_controls(*controls) if controls else task
     try:
         losses = direction_losses(translator, sample)
     except ValueError:  # longer than the positions of the model, which is reported when all pairs are encoded
-        return
+        return None
+    if min(losses) > UNKNOWN_LANGUAGE:
+        return (f"{where}: {start.name} has a loss of {losses.given:.2f} per character on "
+                f"{plural(len(sample), 'pair')}, and {losses.exchanged:.2f} with source and target exchanged, more "
+                "than a guess would have. Are these its languages?")
     if losses.exchanged < CLEARLY_BETTER * losses.given:
         raise DataError(
             f"{where}: The pairs seem to be in the wrong direction: with source and target exchanged, {start.name} "
             f"has a loss of {losses.exchanged:.2f} per character on {plural(len(sample), 'pair')}, and "
             f"{losses.given:.2f} as they are. Exchange the files, or the columns (--source 2 --target 1 for TSV). To "
             "teach the model this direction all the same, set both languages with --languages.")
+    return None
 
 
 def direction_controls(tokenizer: PairTokenizer, target: str | None, name: str) -> tuple[str, ...]:

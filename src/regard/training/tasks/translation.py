@@ -24,6 +24,8 @@ from torch import nn
 from regard import config as configs
 from regard.data.batches.batch import Batch, BoundaryIds, ShiftedCollator, pad_sequences
 from regard.data.batches.feed import BatchConfig, PlanFeed
+from regard.data.languages import target_controls
+from regard.data.sources.text import DataError
 from regard.data.store import Ragged
 from regard.data.tokenizer.interface import PairTokenizer
 from regard.data.tokenizer.training import TokenizerConfig
@@ -308,13 +310,17 @@ def fit_survey(start: StartModel, survey: TranslationSurvey, request: TrainingRe
     note = None if survey.directions else check_languages(start, survey.languages, chosen)
     notes = [] if note is None else [note]
     targets: list[str | None] = [pair.target for pair in survey.directions]
+    if len(targets) > 1 and not target_controls(start.pair_tokenizer.source.controls):
+        raise DataError(f"{start.name} translates in one direction, so it cannot start a model for several: its "
+                        "tokenizer has no control tokens for languages. Give one direction, or train a new model.")
     if not targets:
         targets = [config.target_lang or (survey.languages and survey.languages.target)]
     survey = replace(survey, parts=tuple(
         replace(part, controls=direction_controls(start.pair_tokenizer, target, start.name))
         for part, target in zip(survey.parts, targets, strict=True)))
     if note is None and not request.resume:
-        check_direction(start, survey.kept_pairs(survey.parts[0]), survey.parts[0].controls, where)
+        notes += filter(None, [check_direction(start, survey.kept_pairs(survey.parts[0]), survey.parts[0].controls,
+                                               where)])
     if request.mix or request.general_validation:
         if survey.directions:
             raise ValueError("General data cannot be mixed into the data of several directions. Give it as further "
@@ -373,7 +379,7 @@ class TranslationSetup(TaskSetup):
         fraction = 0.0 if given else (defaults.translation_validation_fraction if self.start is None else
                                       defaults.finetuning_validation_fraction)(splittable)
         split = validation_fraction_default(given, fraction, *held_out_reasons(fraction, splittable, "pair"))
-        languages = [] if survey.languages is None else [
+        languages = [] if survey.languages is None or len(survey.directions) > 1 else [
             Default(f"data.{side}_lang", code, "from the names or contents of the data files")
             for side, code in survey.languages._asdict().items()]
         directions = [] if not survey.directions else [
@@ -453,7 +459,9 @@ class TranslationSetup(TaskSetup):
         drawn = len(prepared.store) if rates is None else sum(map(operator.mul, rates.counts, rates.rates))
         tokens = sum(len(side.ids) for side in prepared.store.sides) + 2 * len(prepared.store)
         mixers = [lookup(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
-        scratch = defaults.translation_training(pairs, tokens, mixers, device, requested)
+        scratch: Iterable[Default] = defaults.translation_training(pairs, tokens, mixers, device, requested)
+        if not lookup(start.task.record, "training.rdrop", 0.0):  # its dropout may be too much for such a model
+            scratch = (default for default in scratch if default.key != "training.rdrop")
         validated = len(prepared.survey.validation_pairs(defaults.MIN_SCORED_EXAMPLES))
         width = tables["model"]["width"]
         data = defaults.FinetuningData(pairs, tokens * drawn / len(prepared.store), width, validated, "pair",
