@@ -110,13 +110,13 @@ def describe(event: TrainingEvent, score: str) -> str:
             return _describe_estimate(event)
         case Validated():
             scores = format_scores(event.scores)
-            best = f"best {format_score(score, event.best[score])}; " if score in event.best else ""
             if not event.step:
                 return f"Start model: {scores} (took {format_clock(event.seconds)})"
-            return (f"Validation at step {event.step:,}: {scores} ({'best so far; ' if event.better else best}"
-                    f"took {format_clock(event.seconds)})")
+            best = f"best {format_score(score, event.best[score])}; " if score in event.best else ""
+            best = f"best {score_name(score)} so far; " if event.better else best
+            return f"Validation at step {event.step:,}: {scores} ({best}took {format_clock(event.seconds)})"
         case TrainingEnded():
-            return f"{_describe_end(event, score)} {_describe_best(event)}"
+            return f"{_describe_end(event, score)} {_describe_best(event, score)}"
         case Note():
             return event.text
     return ""
@@ -156,11 +156,11 @@ def _describe_end(event: TrainingEnded, score: str) -> str:
     return f"Ended {at} after {took}: {event.reason}."
 
 
-def _describe_best(event: TrainingEnded) -> str:
+def _describe_best(event: TrainingEnded, score: str) -> str:
     if not event.best:
         return ("No model was saved yet: it has not been validated." if event.reason in (FAILED, INTERRUPTED) else
                 "No model was saved: no validation gave a finite score.")
-    shown = {name: value for name, value in event.best.items() if name != "loss"} or event.best
+    shown = {name: value for name, value in event.best.items() if name != "loss" or name == score} or event.best
     scores = format_scores(shown, event.intervals)
     if event.best_step:
         best = f"Best checkpoint: step {event.best_step:,}{f' ({scores})' if scores else ''}."
