@@ -31,7 +31,7 @@ def check(logits, count, device="cpu"):
     assert torch.equal(values, values.sort(-1, descending=True).values)
     # Where rounding puts two tokens in another order, their log-probabilities are as good as equal.
     torch.testing.assert_close(logs.gather(-1, tokens), expected.values, rtol=1e-5, atol=1e-5)
-    return tokens, expected.places
+    return tokens, expected.indices
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
