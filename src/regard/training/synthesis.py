@@ -388,9 +388,10 @@ def check_languages(folder: str, option: str, translator: Translator, languages:
     own = known_pair(translator.source_lang, translator.target_lang)
     if own is None or languages is None or same_languages(own, languages):
         return
-    if not chosen or same_languages(own, languages.reverse):
-        remedy = "" if chosen else (" To use it all the same, set the languages of your data (--languages; "
-                                    "source_lang and target_lang in Python).")
+    opposite = same_languages(own, languages.reverse)
+    if opposite or not chosen:
+        remedy = "" if opposite else (" To use it all the same, set the languages of your data (--languages; "
+                                      "source_lang and target_lang in Python).")
         raise ValueError(f"{option} {folder}: This model translates {own}, but one for {languages} is needed.{remedy}")
 
 
