@@ -270,6 +270,15 @@ class ContextCache:
         lengths = mine._lengths().index_copy(0, index, theirs._lengths().to(mine._lengths().dtype))
         return ContextCache.of(key, value, lengths, mine.rows_per_context)
 
+    def padded(self, multiple: int) -> "ContextCache":
+        """The same, with the number of tokens rounded up to a multiple, by zeros."""
+        more = -self.key.shape[-2] % multiple
+        if not more:
+            return self
+        longest = self.key.shape[-2] + more
+        return ContextCache.of(_pad_tokens(self.key, longest), _pad_tokens(self.value, longest), self._lengths(),
+                               self.rows_per_context)
+
     def copy(self) -> "ContextCache":
         """The same, in storage of its own."""
         lengths = None if self.lengths is None else self.lengths.clone()

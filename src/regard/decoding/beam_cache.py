@@ -13,9 +13,9 @@ written again. Keys contain their positions, so their order in the storage means
 Legend: F sequences, W hypotheses of each, R = F·W rows, S slots of storage, n slots in use, G key heads, D width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from regard.models.encoder_decoder import DecoderState
 
 RUN_BYTES = 600_000
 """Bytes of keys and values that attention reads in the time of one more call."""
+KEY_MULTIPLE = 16
+"""Attention on a CPU is fast for numbers of keys that fill vector registers: 15 keys take twice as long as 16."""
 MIN_SLOTS = 64
 """The slots for which there is storage at first."""
 AttendFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -70,9 +72,17 @@ class AttentionRun(NamedTuple):
 
     start: int
     stop: int
-    slots: int
-    mask: Tensor
-    """(stop − start, 1, W, slots): 0 for the slots that a hypothesis attends to, −∞ for others."""
+    keys: int
+    """The number of keys that are read of each sequence."""
+
+
+def attend_runs(attend: AttendFunction, query: Tensor, key: Tensor, value: Tensor, mask: Tensor,
+                runs: Sequence[AttentionRun]) -> Tensor:
+    """The attention of queries (F, H, W, D) to keys and values (F, G, n, D) under a mask (F, 1, W or 1, n), by runs."""
+    # Slices keep the GIL; other views release it, and wait for it again while another worker computes.
+    parts = [attend(query[start:stop], key[start:stop, :, :keys], value[start:stop, :, :keys],
+                    mask[start:stop, ..., :keys]) for start, stop, keys in runs]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class BeamSlots(NamedTuple):
@@ -85,17 +95,19 @@ class BeamSlots(NamedTuple):
     places: Tensor
     """(R,): where the tokens are written in the rows of the storage."""
     width: int
+    mask: Tensor
+    """(F, 1, W, n): 0 for the slots that a hypothesis attends to, −∞ for others."""
     runs: list[AttentionRun]
+    context_runs: list[AttentionRun]
+    """Those of cross-attention."""
 
     def attend(self, attend: AttendFunction, storage: BeamStorage, query: Tensor, new: Tensor) -> Tensor:
         """Write new keys and values (R, 2 · G, 1, D); what queries (R, H, 1, D) read from their slots, (R, H · D)."""
         storage.rows.index_copy_(0, self.places, new.flatten(1))
         rows, heads, _, width = query.shape
         query_FHWD = query.view(-1, self.width, heads, width).transpose(1, 2)
-        # Slices keep the GIL; other views release it, and wait for it again while another worker computes.
-        parts = [attend(query_FHWD[start:stop], storage.keys[start:stop, :, :slots],
-                        storage.values[start:stop, :, :slots], mask) for start, stop, slots, mask in self.runs]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2).reshape(rows, -1)
+        output = attend_runs(attend, query_FHWD, storage.keys, storage.values, self.mask, self.runs)
+        return output.transpose(1, 2).reshape(rows, -1)
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,7 @@ class BeamCache:
         assert rows.groups is not None
         sequences, positions = rows.groups, state.positions[rows.rows]
         cache = state.stack.blocks[0].mixer
-        filled, slots = cache.filled, max(MIN_SLOTS, cache.filled + rows.size)
+        filled, slots = cache.filled, max(MIN_SLOTS, round_up(cache.filled + rows.size))
         blocks = []
         for block in state.stack.blocks:
             key, value = block.mixer.view(filled)
@@ -141,17 +153,17 @@ class BeamCache:
         used = attended.any(1)
         free = used.byte().sort(dim=-1, stable=True).indices[:, :width]  # the first ones that are free
         attended.scatter_(2, free.unsqueeze(-1), True)
-        sizes = (used.scatter_(1, free, True) * torch.arange(1, count + width + 1)).amax(-1).tolist()
-        count = max(sizes)
-        attended = attended[..., :count]
-        grown = self._with_storage(sequences, count)
-        tokens = grown.blocks[0].mixer.tokens
+        sizes = round_up((used.scatter_(1, free, True) * torch.arange(1, count + width + 1)).amax(-1)).tolist()
+        size = max(sizes)
+        attended = pad(attended, (0, size - attended.shape[-1]))
+        grown = self._with_storage(sequences, size)
+        tokens, context = grown.blocks[0].mixer.tokens, grown.blocks[0].context
         places = (free + tokens.shape[1] * torch.arange(sequences).unsqueeze(-1)).flatten()
         mask = torch.where(attended, 0.0, -torch.inf).unsqueeze(1)
-        runs = [AttentionRun(start, stop, most, mask[start:stop, ..., :most])
-                for start, stop, most in attention_runs(sizes, RUN_BYTES // tokens[0, 0].nbytes)]
+        runs = attention_runs(sizes, RUN_BYTES // tokens[0, 0].nbytes)
+        context_runs = [] if context is None else _context_runs(context)
         following = replace(grown, attended=attended, positions=self.positions + 1)
-        return following, BeamSlots(self.positions, longest + 1, places, width, runs)
+        return following, BeamSlots(self.positions, longest + 1, places, width, mask, runs, context_runs)
 
     def pick(self, rows: RowGroups) -> "BeamCache":
         """The hypotheses that continue these rows, each a row of the sequence that its group continues."""
@@ -197,7 +209,7 @@ class BeamCache:
         if sequences <= room and slots <= size:
             return self
         room = sequences + sequences // 2 if sequences > room else sequences
-        size = size if slots <= size else max(slots, size + size // 2)
+        size = size if slots <= size else max(slots, round_up(size + size // 2))
         return self._with([one.resized(room, size) for one in self._storages()])
 
     def _storages(self) -> list[BeamStorage]:
@@ -216,18 +228,32 @@ def _pick_context(context: ContextCache | None, rows: RowGroups) -> ContextCache
     return context.move(rows.groups, rows.size)
 
 
-def attention_runs(sizes: list[int], waste: int) -> list[tuple[int, int, int]]:
-    """Divide sequences into runs for attention: the first, the one after the last, and the slots of the largest one.
+def round_up(count: Any) -> Any:
+    """A number of keys, or a tensor of such numbers, as a multiple of KEY_MULTIPLE."""
+    return (count + KEY_MULTIPLE - 1) // KEY_MULTIPLE * KEY_MULTIPLE
+
+
+def _context_runs(context: ContextCache) -> list[AttentionRun]:
+    """The runs of cross-attention: batches begin with the longest sources, so that neighbours have similar lengths."""
+    count, heads, states, width = context.key.shape
+    if context.lengths is None:
+        return [AttentionRun(0, count, states)]
+    sizes = round_up(context.lengths.clamp(min=1)).clamp(max=states).tolist()
+    return attention_runs(sizes, RUN_BYTES // (2 * heads * width * context.key.element_size()))
+
+
+def attention_runs(sizes: list[int], waste: int) -> list[AttentionRun]:
+    """Divide sequences into runs, whose attention reads the keys of the largest one.
 
     Args:
-        sizes: the number of slots of each sequence.
-        waste: how many slots attention may read in vain before another run begins.
+        sizes: the number of keys of each sequence.
+        waste: how many keys attention may read in vain before another run begins.
     """
-    runs, first, most, wasted = list[tuple[int, int, int]](), 0, 0, 0
+    runs, first, most, wasted = list[AttentionRun](), 0, 0, 0
     for number, size in enumerate(sizes):
         more = most - size if size <= most else (size - most) * (number - first)
         if number > first and wasted + more > waste:
-            runs.append((first, number, most))
+            runs.append(AttentionRun(first, number, most))
             first, most, wasted, more = number, 0, 0, 0
         most, wasted = max(most, size), wasted + more
-    return [*runs, (first, len(sizes), most)]
+    return [*runs, AttentionRun(first, len(sizes), most)]

@@ -25,6 +25,7 @@ G key heads, D width, E width of the values, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ from regard.blocks.block import Block, BlockState
 from regard.blocks.feed_forward import FeedForward, PlainFeedForward
 from regard.blocks.stack import Stack, StackState
 from regard.blocks.sublayer import Dropout, PostNorm, PreNorm
-from regard.decoding.beam_cache import RUN_BYTES, BeamCache, BeamSlots
+from regard.decoding.beam_cache import KEY_MULTIPLE, RUN_BYTES, BeamCache, BeamSlots, attend_runs
 from regard.decoding.cuda_graph import all_modules, has_hooks
 from regard.kernels import launch
 from regard.kernels.linear import Linear
@@ -117,12 +118,16 @@ def why_no_plan(decoder: Decoder) -> str | None:
     return next((found for found in map(why_no_block, decoder.stack.blocks) if found is not None), None)
 
 
-def why_no_block(block: nn.Module) -> str | None:
-    """Why a block is more than causal attention with dot products and softmax, norms and a feed-forward sublayer."""
+def why_no_block(block: nn.Module, causal: bool = True) -> str | None:
+    """Why a block is more than attention with dot products and softmax, norms and a feed-forward sublayer.
+
+    Args:
+        causal: whether its mask must be `Causal`; otherwise it must have none.
+    """
     if type(block) is not Block:
         return f"a block is a {type(block).__name__}"
-    if type(block.mixer) is not SelfAttention or type(block.mixer.mask) is not Causal:
-        return "a block has a mixer other than causal self-attention"
+    if type(block.mixer) is not SelfAttention or type(block.mixer.mask) is not (Causal if causal else type(None)):
+        return f"a block has a mixer other than {'causal self-attention' if causal else 'self-attention without a mask'}"
     if block.feed_forward is not None and not isinstance(block.feed_forward, FeedForward):
         return "a block has an unknown feed-forward module"
     for around in (block.around_mixer, block.around_cross, block.around_feed_forward):
@@ -172,7 +177,13 @@ def why_no_packed_step(model: object) -> str | None:
     if type(model) not in (EncoderDecoder, LanguageModel):
         return "the model is neither an EncoderDecoder nor a LanguageModel"
     assert isinstance(model, EncoderDecoder | LanguageModel)
-    inside = all_modules(model.decoder)
+    return (why_not_packed(model.decoder) or why_no_plan(model.decoder)
+            or next((found for found in map(why_no_equal_widths, model.decoder.stack.blocks) if found), None))
+
+
+def why_not_packed(part: nn.Module) -> str | None:
+    """Why parts of a model cannot be replaced by products with packed weights; None if they can."""
+    inside = all_modules(part)
     if torch.is_grad_enabled() or autocast_or_compiling():
         return "gradients, autocast or compilation are on"
     if not all(is_packed(one) for one in inside if isinstance(one, nn.Linear)):
@@ -181,15 +192,13 @@ def why_no_packed_step(model: object) -> str | None:
         return "a module has hooks, is in training mode, or has a parametrization"
     if any(not isinstance(vars(one).get("forward", None), PackedForward | None) for one in inside):
         return "a forward function was replaced"
-    found = why_no_plan(model.decoder)
-    if found is not None:
-        return found
-    blocks: Iterable[Any] = model.decoder.stack.blocks
-    for block in blocks:
-        layers = [block.mixer.layer, *([] if block.cross is None else [block.cross])]
-        if any(one.width != one.value_width for one in map(StepAttention, layers)):
-            return "values and keys have different widths"
     return None
+
+
+def why_no_equal_widths(block: Any) -> str | None:
+    """Why the products of a block's attention cannot be split into heads of one width; None if they can."""
+    layers = map(StepAttention, [block.mixer.layer, *([] if block.cross is None else [block.cross])])
+    return "values and keys have different widths" if any(one.width != one.value_width for one in layers) else None
 
 
 def packed_decoder(model: GenerativeModel) -> GenerativeModel:
@@ -203,16 +212,21 @@ class PackedDecoder:
     def __init__(self, model: EncoderDecoder | LanguageModel) -> None:
         plan = DecoderPlan(model.decoder)
         self.model, self.training, self.embedding, self.pre_norm = model, model.training, plan.embedding, plan.pre_norm
-        self.sublayers = [(one, PACKED_SUBLAYERS[one.kind](one.module), _norm_function(one.norm))
+        self.sublayers = [(one, PACKED_SUBLAYERS[one.kind](one.module), norm_function(one.norm))
                           for one in plan.sublayers]
-        self.last_norm = None if plan.last_norm is None else _norm_function(plan.last_norm)
+        self.last_norm = None if plan.last_norm is None else norm_function(plan.last_norm)
         self.output = PackedProduct(plan.decoder.output)
         self.positions: Tensor | None = None
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
               cross: bool = False) -> Any:
-        """The start of the model."""
-        return self.model.start(memory, rows=rows, capacity=capacity, cross=cross)
+        """The start of the model, with contexts of as many states as attention is fast for."""
+        state = self.model.start(memory, rows=rows, capacity=capacity, cross=cross)
+        if cross:  # the weights returned have a column for each state
+            return state
+        blocks = (replace(block, context=None if block.context is None else block.context.padded(KEY_MULTIPLE))
+                  for block in state.stack.blocks)
+        return replace(state, stack=StackState(tuple(blocks)))
 
     def share(self, state: DecoderState, rows: RowGroups) -> BeamCache:
         """The hypotheses that continue the rows of a state, with common tokens stored once, for steps of one token."""
@@ -386,8 +400,11 @@ class PackedCrossAttention(PackedAttention):
         query = self.query(x)[:rows]
         if not context.key.shape[-2]:
             return self.merge(torch.zeros_like(query), x)  # no source has states
-        attended = self.attend(query.view(-1, each, self.heads, self.width).transpose(1, 2), context.key, context.value,
-                               None if mask is None else mask.opened)
+        query = query.view(-1, each, self.heads, self.width).transpose(1, 2)
+        if isinstance(at, BeamSlots) and mask is not None:
+            attended = attend_runs(self.attend, query, context.key, context.value, mask.opened, at.context_runs)
+        else:
+            attended = self.attend(query, context.key, context.value, None if mask is None else mask.opened)
         if mask is not None and mask.blind is not None:
             attended = attended.masked_fill(mask.blind, 0.0)
         return self.merge(attended.transpose(1, 2).reshape(rows, -1), x)
@@ -396,15 +413,21 @@ class PackedCrossAttention(PackedAttention):
 PackedSublayer = Callable[[Tensor, BlockState, Tensor, TokenPositions], Tensor]
 
 
-def packed_feed_forward(module: FeedForward) -> PackedSublayer:
-    """The feed-forward sublayer of a packed step; ReLU is part of the product before it."""
+def packed_feed_forward(module: FeedForward) -> Callable[[Tensor], Tensor]:
+    """A feed-forward layer with packed weights; ReLU is part of the product before it."""
     if not _is_plain_feed_forward(module):
-        return lambda x, state, positions, at: module(x)
+        return module
     assert isinstance(module, PlainFeedForward)
     up, down, activation = PackedProduct(module.up), PackedProduct(module.down), module.activation
     if module.activation_name == "relu":
-        return lambda x, state, positions, at: down(up(x, "relu"))
-    return lambda x, state, positions, at: down(activation(up(x)))
+        return lambda x: down(up(x, "relu"))
+    return lambda x: down(activation(up(x)))
+
+
+def _feed_forward_step(module: FeedForward) -> PackedSublayer:
+    """The feed-forward sublayer of a packed step, which needs no state."""
+    layer = packed_feed_forward(module)
+    return lambda x, state, positions, at: layer(x)
 
 
 def _is_plain_feed_forward(module: nn.Module) -> bool:
@@ -414,10 +437,10 @@ def _is_plain_feed_forward(module: nn.Module) -> bool:
 
 
 PACKED_SUBLAYERS: dict[int, Callable[[Any], PackedSublayer]] = {
-    SELF: PackedSelfAttention, CROSS: PackedCrossAttention, FEED_FORWARD: packed_feed_forward}
+    SELF: PackedSelfAttention, CROSS: PackedCrossAttention, FEED_FORWARD: _feed_forward_step}
 
 
-def _norm_function(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+def norm_function(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     """A norm as a function; a layer norm without the overhead of its module."""
     if type(norm) is nn.LayerNorm:
         shape, weight, bias, epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps

@@ -30,6 +30,7 @@ from regard.decoding.constraints import Constraint, ForbiddenAfter, ForbiddenTok
 from regard.decoding.cuda_graph import encode, model_unchanged
 from regard.decoding.forced import forced, with_cross
 from regard.decoding.mbr import mbr
+from regard.decoding.packed_encoder import packed_encoder
 from regard.decoding.request import Hypothesis, SourceInput
 from regard.decoding.scoring import CoveragePenalty, LengthPenalty
 from regard.kernels.packed_linear import packed_linear_layers
@@ -444,10 +445,14 @@ class Translator(Task, TranslatorMixin):
     def encode_rows(self, rows: Sequence[TranslationRow]) -> Memory:
         """The encoded sources of rows, faster inside of `packed_linear_layers`.
 
-        On a CPU rows of similar lengths are encoded together: of the rows of one search, half may be padding.
+        On a CPU, of the rows of one search, half may be padding. So they are encoded without padding, by models that
+        cannot do that in groups of similar lengths.
         """
-        sources = [row.source for row in rows]
-        groups = [[*range(len(rows))]] if self.device.type != "cpu" else similar_lengths([*map(len, sources)])
+        sources, on_cpu = [row.source for row in rows], self.device.type == "cpu"
+        packed = packed_encoder(self.model) if on_cpu else None
+        if packed is not None:
+            return packed.encode(self.tokens(sources))
+        groups = similar_lengths([*map(len, sources)]) if on_cpu else [[*range(len(rows))]]
         if len(groups) <= 1:
             return encode(self.model, self.tokens(sources))
         parts = [encode(self.model, self.tokens([sources[number] for number in group])) for group in groups]
