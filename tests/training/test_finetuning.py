@@ -12,6 +12,7 @@ from long_form import LONG
 
 import regard
 from regard.data import phrasebook
+from regard.data.sources.text import DataError
 from regard.storage import weights
 from regard.tasks.info import read_info
 from regard.training import defaults
@@ -21,6 +22,7 @@ from regard.training.config import TrainingConfig
 from regard.training.defaults import DeviceProperties, FinetuningData
 from regard.training.optimizer import ScheduleConfig
 from regard.training.starting_point import load_start, weights_sha256
+from regard.training.tasks import start_checks
 from regard.training.timing import Pace, fit_plan
 
 SHORT = {key: value for key, value in trained.TINY.items() if key.startswith("training.")}
@@ -222,6 +224,32 @@ def test_general_data_is_mixed_in_at_its_share(place, tmp_path):
     assert record["data"]["pairs"] == 60
     card = (tmp_path / "new" / "README.md").read_text()
     assert "chrF, general data" in card
+
+
+@pytest.mark.parametrize("option", ["validation", "mix", "general_validation"])
+def test_other_files_are_checked_as_the_training_data_is(place, tmp_path, monkeypatch, option):
+    """By their names, and by the loss of the start model; a file that it knows in neither direction gets a note."""
+    lines = [line.split("\t") for line in (place / "old.tsv").read_text(encoding="utf-8").splitlines()]
+    for name, rows in (("other.fr-en.tsv", lines), ("other.en-de.tsv", lines), ("other.tsv", lines),
+                       ("swapped.tsv", [line[::-1] for line in lines])):
+        (tmp_path / name).write_text("".join(f"{one}\t{two}\n" for one, two in rows), encoding="utf-8")
+    sources, factor = {line[0] for line in lines}, [1.0]
+    new = {line.split("\t")[0] for line in (place / "new.tsv").read_text(encoding="utf-8").splitlines()}
+
+    def losses(task, pairs):
+        right, wrong = (1.0, 2.0) if pairs[0][0] in new else (factor[0], 2.0 * factor[0])
+        return start_checks.DirectionLosses(*((right, wrong) if pairs[0][0] in sources | new else (wrong, right)))
+
+    monkeypatch.setattr(start_checks, "direction_losses", losses)
+    for name, words in (("other.fr-en.tsv", "French to English"), ("other.en-de.tsv", "English to German"),
+                        ("swapped.tsv", r"1\.00.*2\.00")):
+        with pytest.raises(DataError, match=rf"{re.escape(name)}.*{words}"):
+            tune(place, tmp_path / "new", **{option: (str(tmp_path / name),)})
+        assert not (tmp_path / "new").exists()
+    factor[0] = 5.0
+    recorder, _ = tune(place, tmp_path / "new", **{option: (str(tmp_path / "other.tsv"),)})
+    [note] = [event.text for event in recorder.of("Note") if event.warning and "5.00" in event.text]
+    assert "other.tsv" in note
 
 
 def test_no_mixed_pair_is_validation_data(place):
