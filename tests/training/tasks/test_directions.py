@@ -264,10 +264,13 @@ def test_a_wrong_table_is_refused_with_its_line(file):
     (["--direction", "en-fr:{pairs}", "--task", "language"], "seq2seq"),
     (["--direction", "en-fr:{pairs}", "--zero-shot"], "--zero-shot"),
     (["{pairs}", "--zero-shot"], "--zero-shot"),
+    (["--direction", "es-de:{header}"], "header.tsv: The languages of this file are en, fr,"),
+    (["--direction", "en-fr:{pairs}", "--validation", "en-fr:{german}"], "german.tsv"),
 ])
 def test_wrong_calls_exit_with_2_and_leave_nothing(file, tmp_path, options, said):
-    pairs = file("pairs.tsv", lines(30))
-    code, _, error = call("train", *(option.format(pairs=pairs) for option in options), "-o", tmp_path / "model")
+    files = {"pairs": file("pairs.tsv", lines(30)), "header": file("header.tsv", f"en\tfr\n{lines(30)}"),
+             "german": file("german.tsv", f"en\tde\n{lines(3)}")}
+    code, _, error = call("train", *(option.format(**files) for option in options), "-o", tmp_path / "model")
     assert code == 2
     assert said in error
     assert not (tmp_path / "model").exists()
