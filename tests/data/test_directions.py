@@ -105,6 +105,19 @@ def test_directions_that_lines_name(file):
         directions.named_directions([rows, plain])
 
 
+def test_lines_of_other_directions_are_reported(file):
+    rows = file("rows.tsv", "source\ttarget\tsrc_lang\ttgt_lang\na\tb\ten\tfr\nc\td\ten\tde\ne\tf\tfr\ten\n")
+    skipped = []
+    one = DirectionData(EN_FR, (rows,))
+    found = read_direction(one, one.data, skipped=lambda location, why: skipped.append((location.line, why)),
+                           used=[EN_FR, FR_EN])
+    assert [pair.source for pair in found] == ["a"]
+    assert skipped == [(3, "for en-de")]
+    other = DirectionData(LanguagePair("de", "fr"), (rows,))
+    with pytest.raises(DataError, match=r"rows\.tsv: .*en-fr, en-de, fr-en, .*de-fr"):
+        texts(other, other.data)
+
+
 @pytest.mark.parametrize(("line", "said"), [("a\tb\ten\ten", ":2: .*en"), ("a\tb\tx!\tfr", ":2: .*x!"),
                                             ("a\tb\ten", ":2: 3 columns")])
 def test_lines_that_name_no_direction(file, line, said):

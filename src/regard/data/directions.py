@@ -18,7 +18,7 @@ languages alone is refused. A direction that is `reverse` reads the same pairs t
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -220,26 +220,40 @@ def _first_line(path: str) -> str:
 
 
 def read_direction(one: DirectionData, files: Sequence[str], *, source: str | None = None, target: str | None = None,
-                   format: str | None = None, skipped: SkipCallback | None = None) -> formats.PairCorpus:
+                   format: str | None = None, skipped: SkipCallback | None = None,
+                   used: Collection[LanguagePair] = ()) -> formats.PairCorpus:
     """The pairs of a direction in some files, as they are in the files: a reverse direction is not turned round here.
 
     Args:
         files: its data or its validation data.
         source, target: the columns or keys of all files, where the user has chosen them.
+        used: the languages of lines that other directions take, which are not reported as skipped.
     """
     log, languages, parts = ReadLog(), one.file_languages, list[tuple[str, formats.PairReader]]()
     for chosen, group in groupby(files, key=lambda path: FileSides(source, target) if source is not None
                                  else choose_sides(path, languages, format)):
         if chosen.rows:
-            parts += [(f"{path} ({one.name})", partial(_read_rows, path, format, languages)) for path in group]
+            parts += [(f"{path} ({one.name})", partial(_read_rows, path, format, languages, skipped, used))
+                      for path in group]
         else:
             parts += formats.read_pairs([*group], source=chosen.source, target=chosen.target, format=format,
                                         skipped=skipped, log=log).parts
     return formats.PairCorpus(tuple(files), "pair", tuple(parts), log)
 
 
-def _read_rows(path: str, format: str | None, languages: LanguagePair) -> Iterator[SentencePair]:
-    return (pair for found, pair in read_named_pairs(path, format) if found == languages)
+def _read_rows(path: str, format: str | None, languages: LanguagePair, skipped: SkipCallback | None,
+               used: Collection[LanguagePair]) -> Iterator[SentencePair]:
+    """The pairs of the lines that name these languages; a file without such a line is refused."""
+    named = dict[LanguagePair, None]()
+    for found, pair in read_named_pairs(path, format):
+        named[found] = None
+        if found == languages:
+            yield pair
+        elif skipped is not None and found not in used:
+            skipped(pair.location, f"for {found}")
+    if languages not in named:
+        raise DataError(f"{printable(path)}: The lines of this file are for {', '.join(map(str, named)) or 'nothing'}, "
+                        f"so it has no pairs for {languages}. Give another file.")
 
 
 def read_named_pairs(path: str, format: str | None = None) -> Iterator[tuple[LanguagePair, SentencePair]]:

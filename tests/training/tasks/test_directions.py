@@ -228,6 +228,31 @@ def test_where_directions_come_from(file):
     assert names(asked(recipe=recipe)) == ["en-fr", "fr-en", "en-de"]
 
 
+def test_the_languages_choose_among_the_directions_of_lines(file):
+    """The others are counted, and reading the pairs again does not count them again."""
+    def rows(name, codes):
+        return file(name, "".join(json.dumps({"source": f"thing {n} here", "target": f"chose {n} ici",
+                                              "source_lang": "en", "target_lang": code}) + "\n"
+                                  for n, code in enumerate(codes)))
+
+    data, dev, german = rows("rows.jsonl", ["fr", "de", "fr", "de", "de"]), rows("dev.jsonl", ["de", "fr"]), rows(
+        "german.jsonl", ["de"])
+    chosen = replace(PLAIN, source_lang="en", target_lang="fr")
+    found = requested_directions(asked([data], validation=(dev,)), chosen)
+    assert [(one.name, one.data, one.validation) for one in found] == [("en-fr", (data,), (dev,))]
+    survey = survey_directions(found, chosen)
+    assert not survey.directions
+    for _ in range(2):
+        assert [pair.source for pair in survey.training_pairs()] == ["thing 0 here", "thing 2 here"]
+        assert [note for note in survey.warnings if "3 for en-de" in note]
+    assert names(asked([data]), replace(PLAIN, target_lang="de")) == ["en-de"]
+    for given in (asked([german]), asked([data], validation=(german,))):
+        with pytest.raises(DataError, match=r"german\.jsonl: .*en-de.*en-fr.*--languages"):
+            names(given, chosen)
+    before = replace(chosen, directions=("en-fr", "en-de"))  # of a training that took all of them
+    assert names(asked([data], resume=True), before) == ["en-fr", "en-de"]
+
+
 @pytest.mark.parametrize(("options", "said"), [
     ({"directions": (DirectionData(EN_FR, ("a",)),), "data": ["b"]}, "DATA"),
     ({}, "no data"),

@@ -16,6 +16,7 @@ both directions of a pair are on the same side.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -298,15 +299,15 @@ def survey_directions(directions: Sequence[DirectionData], config: DataConfig, *
     open_inputs(files)
     options: dict[str, Any] = {"source": source, "target": target, "format": format}
     parts = list[CorpusPart]()
-    controlled = len(directions) > 1
+    controlled, used = len(directions) > 1, {one.file_languages for one in directions}
     for one in directions:
         if one.reverse:  # it follows the direction whose files it has
             part = replace(parts[-1], reverse=True)
         else:
             skipped = doctor.SkippedEntries()
             validation = read_direction(one, one.validation, **options) if one.validation else None
-            part = _surveyed_part(read_direction(one, one.data, skipped=skipped, **options), validation, config,
-                                  progress, skipped)
+            part = _surveyed_part(read_direction(one, one.data, skipped=skipped, used=used, **options), validation,
+                                  config, progress, skipped)
         if controlled:
             part = replace(part, name=one.name, controls=one.controls)
         else:
@@ -354,6 +355,7 @@ def survey_part(data: Sequence[str], validation: Sequence[str], config: DataConf
 def _surveyed_part(pairs: formats.PairCorpus, validation: formats.PairCorpus | None, config: DataConfig,
                    progress: ProgressHook, skipped: doctor.SkippedEntries) -> CorpusPart:
     report = doctor.check_corpus(progress(pairs), config.filters, validation=validation, skipped=skipped)
+    report = replace(report, skipped=deepcopy(skipped))  # the pairs are read again later, and counted again
     if not report.kept:
         raise DataError(f"{', '.join(pairs.files)}: " + " ".join(report.warnings()) + " There is nothing to train on.")
     if validation is not None and report.overlap is not None and not report.overlap.pairs:
