@@ -129,6 +129,16 @@ def test_text_of_the_wrong_side_is_warned_of_and_none_is_refused(folder, made):
     assert not (folder / "blank").exists()
 
 
+@pytest.mark.parametrize("options", [{"teacher": "model"}, {"monolingual": "mono.txt"}])
+def test_lines_that_name_their_languages_are_refused(folder, made, options):
+    lines = (folder / "pairs.tsv").read_text(encoding="utf-8").splitlines()
+    rows = "".join(f"{line}\ten\t{'fr' if number % 2 else 'de'}\n" for number, line in enumerate(lines))
+    (folder / "rows.tsv").write_text(f"source\ttarget\tsource_lang\ttarget_lang\n{rows}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rows\.tsv.*languages.*one direction"):
+        run(folder, "no", "rows.tsv", **options)
+    assert not (folder / "no").exists()
+
+
 def test_a_training_is_not_resumed_without_its_options(folder, made):
     with pytest.raises(ValueError, match=r"--monolingual: mono\.txt is stored"):
         train(trained.request(folder / "pairs.tsv", folder / "model", TINY, resume=True))
