@@ -1,9 +1,11 @@
 """Back-translation and distillation as a user calls them: what is trained on, what is refused, what is stored."""
 
 import json
+import re
 
 import pytest
 import trained
+from calling import lines, tables
 
 import regard
 from regard.data import phrasebook
@@ -57,6 +59,7 @@ def test_a_model_of_real_and_synthetic_pairs(folder, made):
     assert model.record["data"]["pairs"] == 60
     assert model.record["data"]["synthetic_pairs"] == 12
     assert "12 synthetic pairs" in (folder / "model" / "README.md").read_text()
+    assert [name.split()[0] for name in model.record["data"]["files"]] == ["pairs.tsv", "mono.txt"]
     assert any("17% of an epoch" in note for note in recorder.notes())  # 12 of 70: two are held out
     assert not (folder / "model" / "data").exists()
 
@@ -161,6 +164,41 @@ def test_a_student_of_pairs_is_compared_with_its_teacher(folder, made):
     teacher = regard.load(folder / "model")
     assert dict(line.split("\t") for line in (folder / "student.tsv").read_text(encoding="utf-8").splitlines())[
         kept[0]] == synthesis._one_line(teacher.translate(kept[0], beams=5).text)
+
+
+def shown(folder):
+    """What `regard info` and the model card say."""
+    return " ".join("\n".join(lines("info", folder)).split()), (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_student_names_its_teacher_and_the_files_of_the_user(folder, made):
+    run(folder, "student-of-pairs", teacher="./model/../model")
+    data = regard.load(folder / "student-of-pairs").record["data"]
+    assert (data["teacher"], data["training_examples"], data["validation_examples"]) == ("model", 58, 2)
+    assert [name.split()[0] for name in data["files"]] == ["pairs.tsv"]
+    for text in shown(folder / "student-of-pairs"):
+        assert re.search(r"Teacher.* `?model`?", text)
+        assert "58 training pairs (translated by the teacher), 2 validation pairs" in text
+        assert "2 pairs held out" in text
+        assert ".jsonl" not in text
+    trained.pairs(folder / "dev.tsv", 2, seed=3)
+    for name, given in (("sources.txt", 12), ("pairs.tsv", 60)):
+        train(trained.request(folder / name, folder / f"student-{given}", TINY, validation=(str(folder / "dev.tsv"),),
+                              synthesis=SynthesisRequest(teacher=str(folder / "model"))))
+        for text in shown(folder / f"student-{given}"):
+            assert f"{given} training pairs (translated by the teacher), 2 validation pairs" in text
+            assert "(2 pairs): " in text
+            assert "dev.tsv" in text
+            assert ".jsonl" not in text
+    [table] = tables("info", folder / "student-60")
+    assert (table["teacher"], table["files"]) == ("model", ["pairs.tsv", "dev.tsv"])
+    assert (table["training_examples"], table["validation_examples"]) == (60, 2)
+
+
+def test_training_and_validation_pairs_are_counted_apart(folder, made):
+    for text in shown(folder / "model"):
+        assert "58 training pairs, 12 synthetic pairs (by a reverse model), 2 validation pairs" in text
+        assert ".jsonl" not in text
 
 
 def _held_out(folder):

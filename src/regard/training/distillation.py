@@ -179,7 +179,7 @@ def distill(context: StageContext, train_stage: TrainStage) -> Any:
     context.begin(stages, stages, "training the student")
     told = languages or _stored_languages(context)
     distilled = SyntheticPairs(str(path), (*request.data, *request.validation), languages=told,
-                               teacher=teacher)
+                               teacher=teacher, record=_record(context, data))
     student = replace(request, data=(str(path),), validation=data.validation, source=None, target=None, format=None,
                       distilled=distilled)
     left = synthesis.time_left(context, 1 - WRITING_FRACTION)
@@ -189,6 +189,16 @@ def distill(context: StageContext, train_stage: TrainStage) -> Any:
 def _stages(context: StageContext) -> int:
     """The number of stages: one more if a language model is trained."""
     return 3 if "language_model_seconds" in context.record.values else 2
+
+
+def _record(context: StageContext, data: DistillationData) -> dict[str, Any]:
+    """What is stored with the student: the name of its teacher, and where its validation pairs come from."""
+    request, teacher = context.request, {"teacher": Path(os.path.abspath(teacher_folder(context))).name}
+    if request.validation:
+        return {**teacher, "validation_files": [os.path.basename(path) for path in request.validation]}
+    if data.survey is not None and data.validation:
+        return {**teacher, "validation_files": None, "validation_fraction": data.survey.config.validation_fraction}
+    return teacher
 
 
 def teacher_folder(context: StageContext) -> str:

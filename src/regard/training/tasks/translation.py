@@ -52,7 +52,7 @@ from regard.training.defaults import MAX_GENERAL_EXAMPLES, Default, DeviceProper
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss, SoftTargets, rdrop_loss, token_loss
 from regard.training.starting_point import StartModel, tokenizer_defaults
-from regard.training.tasks.common import FeatureObjective, file_digests, in_blocks
+from regard.training.tasks.common import FeatureObjective, in_blocks
 from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
     LABEL_KEYS,
@@ -78,6 +78,7 @@ from regard.training.tasks.sentence_pairs import (
     survey_pairs,
     translation_feed,
     with_back_translations,
+    with_written_file,
 )
 from regard.training.tasks.start_checks import (
     OTHER_FILES_REMEDY,
@@ -172,7 +173,9 @@ class TranslationTask(TrainingTask):
         pairs = prepared.survey.validation_pairs(settings.validation.max_examples)
         self.sources, self.targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
         self.validation_parts = [pair.part for pair in pairs]
-        self.validation_count = len(pairs)
+        self.validation_count, parts = len(pairs), prepared.survey.parts
+        counts = (len(prepared.store),) if prepared.rates is None else prepared.rates.counts
+        self.training_count = sum(count for part, count in zip(parts, counts, strict=True) if part.validated)
         general = prepared.survey.general_pairs(min(settings.validation.max_examples, MAX_GENERAL_EXAMPLES))
         self.new_count = len(pairs)
         """The validation pairs from this one on are general data, which is scored apart."""
@@ -390,8 +393,8 @@ class TranslationSetup(TaskSetup):
         if request.distilled is not None:
             if request.distilled.languages is not None:
                 survey.parts[0].pairs.log.languages[request.data[0]] = request.distilled.languages
-            return replace(survey, distilled=True, teacher=request.distilled.teacher,
-                           files=file_digests((*request.distilled.files, *request.data)))
+            return replace(with_written_file(survey, request.distilled), distilled=True,
+                           teacher=request.distilled.teacher)
         return survey
 
     def data_defaults(self, survey: TranslationSurvey, requested: Mapping[str, Any]) -> list[Default]:
@@ -495,4 +498,6 @@ class TranslationSetup(TaskSetup):
 
     def build(self, prepared: PreparedTranslation, model_config: ModelConfig, settings: TrainingConfig,
               record: dict[str, Any]) -> TranslationTask:
+        data = {**record["data"], **prepared.survey.record}
+        record["data"] = {key: value for key, value in data.items() if value is not None}
         return TranslationTask(prepared, model_config, settings, record)
