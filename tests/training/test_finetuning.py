@@ -14,6 +14,7 @@ import regard
 from regard.data import phrasebook
 from regard.data.sources.text import DataError
 from regard.storage import weights
+from regard.tasks.evaluation import corpus_scores
 from regard.tasks.info import read_info
 from regard.training import defaults
 from regard.training import train as training
@@ -283,6 +284,22 @@ def test_blending_against_a_literal_loop(place, tmp_path):
                                         tensor.flatten().tolist(), strict=True):
             assert found == pytest.approx(first + 0.3 * (second - first), rel=1e-5, abs=1e-7)
     assert read_info(tmp_path / "blended").record["start"]["blend"] == 0.3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_blended_model_has_confidence_intervals(place, tmp_path, share):
+    """Those of its own translations; the scores of the ends are known before, and their intervals are not."""
+    many = {"training.validation.max_examples": 12, "training.schedule.learning_rate": 3e-3}
+    tune(place, tmp_path / "new", {**many, "training.blend": True, "training.blend_share": share},
+         validation=(trained.pairs(tmp_path / "dev.tsv", 12, seed=4),))
+    found = regard.load(tmp_path / "new")
+    pairs = [line.split("\t") for line in (tmp_path / "dev.tsv").read_text(encoding="utf-8").splitlines()]
+    outputs = [one.text for one in found.translate([source for source, _ in pairs], beams=1, length_penalty="none")]
+    want = corpus_scores(outputs, [target for _, target in pairs], draws=1000)
+    assert found.record["scores"]["chrf"] == pytest.approx(want.chrf)
+    assert found.record["scores"]["chrf_interval"] == pytest.approx([*want.chrf_interval])
+    low, high = want.chrf_interval
+    assert f"[{low:.2f}, {high:.2f}]" in (tmp_path / "new" / "README.md").read_text()
 
 
 def test_the_best_share_is_chosen(place, tmp_path):
