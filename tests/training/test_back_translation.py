@@ -195,6 +195,19 @@ def test_a_student_names_its_teacher_and_the_files_of_the_user(folder, made):
     assert (table["training_examples"], table["validation_examples"]) == (60, 2)
 
 
+@pytest.mark.parametrize(("width", "small"), [(16, False), (8, True)])
+def test_a_student_as_large_as_its_teacher_is_warned_of(folder, made, width, small):
+    name = f"student-of-width-{width}"
+    _, recorder = run(folder, name, settings={**TINY, "model.width": width}, teacher="model")
+    sizes = [regard.load(folder / one).config.parameters() for one in (name, "model")]
+    assert (sizes[0] <= sizes[1] / 2) == small
+    found = [event.text for event in recorder.of("Note") if event.warning and f"{sizes[1]:,}" in event.text]
+    assert len(found) == (not small)
+    assert all(f"{sizes[0]:,} parameters" in text for text in found)
+    started = [type(event).__name__ for event in recorder.told].index("TrainingStarted")
+    assert all(event in recorder.told[:started] for event in recorder.of("Note") if event.text in found)
+
+
 def test_training_and_validation_pairs_are_counted_apart(folder, made):
     for text in shown(folder / "model"):
         assert "58 training pairs, 12 synthetic pairs (by a reverse model), 2 validation pairs" in text

@@ -72,6 +72,8 @@ SHARE_KEY = "training.teacher_share"
 VOCABULARY_KEYS = ("data.joint_tokenizer", "model.source_vocab_size", "model.target_vocab_size")
 """Keys that determine the vocabulary, besides those of [tokenizer]."""
 TEACHER_BEAMS = 5
+SMALL_STUDENT = 0.5
+"""A student with more than this fraction of its teacher's parameters is hardly faster."""
 MODEL_FRACTION, WRITING_FRACTION = 0.1, 0.4
 """Fractions of the time limit: what training the language model may take, and again sampling from it; and what has
 passed when the teacher stops."""
@@ -226,6 +228,7 @@ def _load_teacher(context: StageContext, data: DistillationData, languages: Lang
         context.record.update(languages=[*languages])
     elif teacher.source_lang and teacher.target_lang:
         context.record.update(languages=[teacher.source_lang, teacher.target_lang])
+    context.record.update(teacher_parameters=teacher.config.parameters())
     return teacher
 
 
@@ -409,7 +412,16 @@ def _write(context: StageContext, path: Path, teacher: Translator, folder: str, 
     context.record.update(writing_seconds=time.monotonic() - start)
 
 
-# Scores of the teacher
+# Student and teacher compared
+
+def report_sizes(context: StageContext, parameters: int) -> None:
+    """Warn if the student has nearly as many parameters as its teacher, or more."""
+    teacher, name = context.record.values.get("teacher_parameters"), OptionSpelling(context.request.option_prefix).name
+    if teacher is not None and parameters > SMALL_STUDENT * teacher:
+        sizes = f"The student has {plural(parameters, 'parameter')}, its teacher {teacher:,}"
+        remedy = f"{name('recipe')}, {name('layers')} and {name('width')} make it smaller."
+        context.report(Note(f"{sizes}: it will hardly be faster. {remedy}", warning=True))
+
 
 def add_teacher_scores(context: StageContext, task: TranslationTask) -> dict[str, float]:
     """Score the teacher on the validation data of the student, by greedy search as in validation.

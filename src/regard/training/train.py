@@ -205,6 +205,8 @@ def _train(run: _Run, requested: TomlDocument, stored: LoadedCheckpoint | None) 
         staged = found if identity is None else found._replace(document=requested)
     prepared = _prepare(run, staged, identity)
     if context is not None and isinstance(prepared.task, TranslationTask):
+        if stored is None:
+            distillation.report_sizes(context, prepared.model.parameters())
         teacher = distillation.add_teacher_scores(context, prepared.task)
     loop = _build_loop(run, prepared, resumed=stored is not None)
     processes.check_same(json.dumps(loop.identity, indent=1))
