@@ -12,8 +12,8 @@ A file belongs to one direction, or to several if it tells which text is in whic
              have them
     JSONL    the values of the keys that are these codes; or the lines whose keys source_lang and target_lang have them
 
-The sides of any other file are those of the direction: first the source, then the target. But a file that names other
-languages alone is refused. A direction that is `reverse` reads the same pairs the other way round.
+The sides of any other file are those of the direction: first the source, then the target. But a file that names
+other languages only is refused. A direction that is `reverse` reads the same pairs the other way round.
 """
 
 import os
@@ -243,7 +243,7 @@ def read_direction(one: DirectionData, files: Sequence[str], *, source: str | No
 
 def _read_rows(path: str, format: str | None, languages: LanguagePair, skipped: SkipCallback | None,
                used: Collection[LanguagePair]) -> Iterator[SentencePair]:
-    """The pairs of the lines that name these languages; a file without such a line is refused."""
+    """The pairs of the lines that name these languages; a file whose lines all name others is refused."""
     named = dict[LanguagePair, None]()
     for found, pair in read_named_pairs(path, format):
         named[found] = None
@@ -251,9 +251,9 @@ def _read_rows(path: str, format: str | None, languages: LanguagePair, skipped: 
             yield pair
         elif skipped is not None and found not in used:
             skipped(pair.location, f"for {found}")
-    if languages not in named:
-        raise DataError(f"{printable(path)}: The lines of this file are for {', '.join(map(str, named)) or 'nothing'}, "
-                        f"so it has no pairs for {languages}. Give another file.")
+    if named and languages not in named:
+        raise DataError(f"{printable(path)}: The lines of this file are for {', '.join(map(str, named))}, so it has no "
+                        f"pairs for {languages}. Give another file.")
 
 
 def read_named_pairs(path: str, format: str | None = None) -> Iterator[tuple[LanguagePair, SentencePair]]:

@@ -38,7 +38,7 @@ UNKNOWN_LANGUAGE = 4.0
 """A loss per character from which on a model does not know the languages: so much has a guess among 55 characters."""
 MAX_SCORED_CHARACTERS = 400
 """Longer texts are not scored for the direction."""
-OTHER_FILES_REMEDY = ("Exchange the sides in this data, or use other data (--source and --target are for all files).")
+OTHER_FILES_REMEDY = "Exchange the sides in this data, or use other data (--source and --target are for all files)."
 """What to do about validation and general data whose languages or direction are not those of the training data."""
 
 
