@@ -105,6 +105,19 @@ def test_directions_that_lines_name(file):
         directions.named_directions([rows, plain])
 
 
+def test_lines_of_other_directions_are_reported(file):
+    rows = file("rows.tsv", "source\ttarget\tsrc_lang\ttgt_lang\na\tb\ten\tfr\nc\td\ten\tde\ne\tf\tfr\ten\n")
+    skipped = []
+    one = DirectionData(EN_FR, (rows,))
+    found = read_direction(one, one.data, skipped=lambda location, why: skipped.append((location.line, why)),
+                           used=[EN_FR, FR_EN])
+    assert [pair.source for pair in found] == ["a"]
+    assert skipped == [(3, "for en-de")]
+    other = DirectionData(LanguagePair("de", "fr"), (rows,))
+    with pytest.raises(DataError, match=r"rows\.tsv: .*en-fr, en-de, fr-en, .*de-fr"):
+        texts(other, other.data)
+
+
 @pytest.mark.parametrize(("line", "said"), [("a\tb\ten\ten", ":2: .*en"), ("a\tb\tx!\tfr", ":2: .*x!"),
                                             ("a\tb\ten", ":2: 3 columns")])
 def test_lines_that_name_no_direction(file, line, said):
@@ -115,7 +128,40 @@ def test_lines_that_name_no_direction(file, line, said):
 
 def test_sides_that_a_file_does_not_tell(file):
     assert directions.choose_sides(file("a.tsv", "one\tun\n"), EN_FR) == FileSides()
-    assert directions.choose_sides(file("b.tsv", "en\tit\nHello there\tciao\n"), EN_FR) == FileSides()
+    assert directions.choose_sides(file("b.tsv", "en\tit\nHello\tciao\n"), EN_FR) == FileSides()  # no sentence follows
+    assert directions.choose_sides(file("c.tsv", "source\ttarget\nHello there\tciao\n"), EN_FR) == FileSides()
+    assert directions.choose_sides(file("d.jsonl", '{"source": "a", "target": "b", "id": "c", "it": 1}\n'),
+                                   EN_FR) == FileSides()
+
+
+@pytest.mark.parametrize(("name", "text", "languages"), [
+    ("b.tsv", "en\tit\nHello there\tciao\n", "en, it"), ("b.tsv", "de\tfr\tid\nDas ist es\tciao\t7\n", "de, fr"),
+    ("b.tsv", "English\tGerman\nHello there\tHallo\n", "English, German"),
+    ("b.jsonl", '{"it": "ciao", "en": "hello", "id": 3}\n', "en, it"),
+])
+def test_files_that_name_other_languages(file, name, text, languages):
+    path = file(name, text)
+    with pytest.raises(DataError, match=rf"{name}: .* {languages}, .*en-fr"):
+        directions.choose_sides(path, EN_FR)
+    with pytest.raises(DataError, match=rf"{name}: .* {languages}, .*en-fr"):
+        read_direction(DirectionData(EN_FR, (path,)), [path])
+
+
+@pytest.mark.parametrize(("header", "sides"), [
+    ("fr\ten\tde", ("en", "fr")), ("French\tEnglish", ("English", "French")), ("fra\t eng ", ("eng", "fra")),
+    ("fr-CA\ten-GB", ("en-GB", "fr-CA")),
+])
+def test_columns_of_the_wanted_languages_are_taken(file, header, sides):
+    columns = [cell.strip() for cell in header.split("\t")]
+    cells = {sides[0]: "one is", sides[1]: "un est"}
+    path = file("a.tsv", f"{header}\n" + "\t".join(cells.get(cell, "?") for cell in columns) + "\n")
+    assert directions.choose_sides(path, EN_FR)[:2] == sides
+    assert texts(DirectionData(EN_FR, (path,)), (path,)) == [("one is", "un est")]
+
+
+def test_a_region_that_a_header_does_not_name(file):
+    path = file("a.tsv", "fr\ten\nun est\tone is\n")
+    assert directions.choose_sides(path, LanguagePair("en-GB", "fr-CA"))[:2] == ("en", "fr")
 
 
 def test_files_whose_names_tell_the_opposite_direction(file):

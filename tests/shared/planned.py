@@ -53,7 +53,7 @@ class Counted(TranslationSetup):
         return -(-2 * (WORDS + 1) * len(prepared.store) // document.tables["training"]["batches"]["max_tokens"])
 
     def build(self, prepared, model_config, settings, record):
-        return SimpleNamespace(notes=(), validation_count=0)
+        return SimpleNamespace(notes=(), training_count=0, validation_count=0)
 
 
 def ready(count, device=CPU, recipe=None, given=False, **changes):

@@ -55,7 +55,9 @@ def test_languages():
     ({}, "500 pairs held out from the training data"),
     ({"validation_files": ["dev.tsv"], "validation_fraction": 0.0}, "the validation data (500 pairs): `dev.tsv`"),
     ({"validation_fraction": 0.0}, "500 pairs of the training data itself"),
-    ({"validation_examples": 1}, "1 pair held out")])
+    ({"validation_examples": 1}, "1 pair held out"),
+    ({"training_examples": 4495, "mixed_pairs": 7}, "4,495 training pairs, 7 pairs of general data, 500 validation "),
+    ({"training_examples": 4995, "validation_fraction": 0.0}, "4,995 training pairs. The files")])
 def test_scores_say_what_they_were_measured_on(data, part):
     text = card(record={**TRAINED, "data": {**TRAINED["data"], **data}})
     assert part in text

@@ -260,6 +260,17 @@ def test_paths_and_texts_are_told_apart(tmp_path):
     assert api._as_paths([("a", "b")], "seq2seq") is None
 
 
+@pytest.mark.parametrize("argument", ["teacher", "reverse"])
+def test_another_model_is_named_by_its_folder(finished, pairs, tmp_path, argument):
+    """One in memory might have changed when the training is resumed."""
+    _, translator, _ = finished
+    for given, words in ((translator, rf"a Translator .*{argument}\.save"), (3, "an int"), (b"model", "a bytes")):
+        with pytest.raises(ValueError, match=f"`{argument}` must be the folder of a model, but is {words}"):
+            train(pairs, tmp_path / "new", **{"monolingual": ["Bonjour."] if argument == "reverse" else None,
+                                              argument: given})
+    assert not (tmp_path / "new").exists()
+
+
 def test_wrong_data_is_named(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.tsv"):
         train(tmp_path / "nowhere.tsv", tmp_path / "model")

@@ -1,9 +1,11 @@
 """Back-translation and distillation as a user calls them: what is trained on, what is refused, what is stored."""
 
 import json
+import re
 
 import pytest
 import trained
+from calling import lines, tables
 
 import regard
 from regard.data import phrasebook
@@ -57,6 +59,7 @@ def test_a_model_of_real_and_synthetic_pairs(folder, made):
     assert model.record["data"]["pairs"] == 60
     assert model.record["data"]["synthetic_pairs"] == 12
     assert "12 synthetic pairs" in (folder / "model" / "README.md").read_text()
+    assert [name.split()[0] for name in model.record["data"]["files"]] == ["pairs.tsv", "mono.txt"]
     assert any("17% of an epoch" in note for note in recorder.notes())  # 12 of 70: two are held out
     assert not (folder / "model" / "data").exists()
 
@@ -129,6 +132,16 @@ def test_text_of_the_wrong_side_is_warned_of_and_none_is_refused(folder, made):
     assert not (folder / "blank").exists()
 
 
+@pytest.mark.parametrize("options", [{"teacher": "model"}, {"monolingual": "mono.txt"}])
+def test_lines_that_name_their_languages_are_refused(folder, made, options):
+    lines = (folder / "pairs.tsv").read_text(encoding="utf-8").splitlines()
+    rows = "".join(f"{line}\ten\t{'fr' if number % 2 else 'de'}\n" for number, line in enumerate(lines))
+    (folder / "rows.tsv").write_text(f"source\ttarget\tsource_lang\ttarget_lang\n{rows}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rows\.tsv.*languages.*one direction"):
+        run(folder, "no", "rows.tsv", **options)
+    assert not (folder / "no").exists()
+
+
 def test_a_training_is_not_resumed_without_its_options(folder, made):
     with pytest.raises(ValueError, match=r"--monolingual: mono\.txt is stored"):
         train(trained.request(folder / "pairs.tsv", folder / "model", TINY, resume=True))
@@ -151,6 +164,54 @@ def test_a_student_of_pairs_is_compared_with_its_teacher(folder, made):
     teacher = regard.load(folder / "model")
     assert dict(line.split("\t") for line in (folder / "student.tsv").read_text(encoding="utf-8").splitlines())[
         kept[0]] == synthesis._one_line(teacher.translate(kept[0], beams=5).text)
+
+
+def shown(folder):
+    """What `regard info` and the model card say."""
+    return " ".join("\n".join(lines("info", folder)).split()), (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_student_names_its_teacher_and_the_files_of_the_user(folder, made):
+    run(folder, "student-of-pairs", teacher="./model/../model")
+    data = regard.load(folder / "student-of-pairs").record["data"]
+    assert (data["teacher"], data["training_examples"], data["validation_examples"]) == ("model", 58, 2)
+    assert [name.split()[0] for name in data["files"]] == ["pairs.tsv"]
+    for text in shown(folder / "student-of-pairs"):
+        assert re.search(r"Teacher.* `?model`?", text)
+        assert "58 training pairs (translated by the teacher), 2 validation pairs" in text
+        assert "2 pairs held out" in text
+        assert ".jsonl" not in text
+    trained.pairs(folder / "dev.tsv", 2, seed=3)
+    for name, given in (("sources.txt", 12), ("pairs.tsv", 60)):
+        train(trained.request(folder / name, folder / f"student-{given}", TINY, validation=(str(folder / "dev.tsv"),),
+                              synthesis=SynthesisRequest(teacher=str(folder / "model"))))
+        for text in shown(folder / f"student-{given}"):
+            assert f"{given} training pairs (translated by the teacher), 2 validation pairs" in text
+            assert "(2 pairs): " in text
+            assert "dev.tsv" in text
+            assert ".jsonl" not in text
+    [table] = tables("info", folder / "student-60")
+    assert (table["teacher"], table["files"]) == ("model", ["pairs.tsv", "dev.tsv"])
+    assert (table["training_examples"], table["validation_examples"]) == (60, 2)
+
+
+@pytest.mark.parametrize(("width", "small"), [(16, False), (8, True)])
+def test_a_student_as_large_as_its_teacher_is_warned_of(folder, made, width, small):
+    name = f"student-of-width-{width}"
+    _, recorder = run(folder, name, settings={**TINY, "model.width": width}, teacher="model")
+    sizes = [regard.load(folder / one).config.parameters() for one in (name, "model")]
+    assert (sizes[0] <= sizes[1] / 2) == small
+    found = [event.text for event in recorder.of("Note") if event.warning and f"{sizes[1]:,}" in event.text]
+    assert len(found) == (not small)
+    assert all(f"{sizes[0]:,} parameters" in text for text in found)
+    started = [type(event).__name__ for event in recorder.told].index("TrainingStarted")
+    assert all(event in recorder.told[:started] for event in recorder.of("Note") if event.text in found)
+
+
+def test_training_and_validation_pairs_are_counted_apart(folder, made):
+    for text in shown(folder / "model"):
+        assert "58 training pairs, 12 synthetic pairs (by a reverse model), 2 validation pairs" in text
+        assert ".jsonl" not in text
 
 
 def _held_out(folder):

@@ -12,7 +12,9 @@ from long_form import LONG
 
 import regard
 from regard.data import phrasebook
+from regard.data.sources.text import DataError
 from regard.storage import weights
+from regard.tasks.evaluation import corpus_scores
 from regard.tasks.info import read_info
 from regard.training import defaults
 from regard.training import train as training
@@ -21,6 +23,7 @@ from regard.training.config import TrainingConfig
 from regard.training.defaults import DeviceProperties, FinetuningData
 from regard.training.optimizer import ScheduleConfig
 from regard.training.starting_point import load_start, weights_sha256
+from regard.training.tasks import start_checks
 from regard.training.timing import Pace, fit_plan
 
 SHORT = {key: value for key, value in trained.TINY.items() if key.startswith("training.")}
@@ -224,6 +227,32 @@ def test_general_data_is_mixed_in_at_its_share(place, tmp_path):
     assert "chrF, general data" in card
 
 
+@pytest.mark.parametrize("option", ["validation", "mix", "general_validation"])
+def test_other_files_are_checked_as_the_training_data_is(place, tmp_path, monkeypatch, option):
+    """By their names, and by the loss of the start model; a file that it knows in neither direction gets a note."""
+    lines = [line.split("\t") for line in (place / "old.tsv").read_text(encoding="utf-8").splitlines()]
+    for name, rows in (("other.fr-en.tsv", lines), ("other.en-de.tsv", lines), ("other.tsv", lines),
+                       ("swapped.tsv", [line[::-1] for line in lines])):
+        (tmp_path / name).write_text("".join(f"{one}\t{two}\n" for one, two in rows), encoding="utf-8")
+    sources, factor = {line[0] for line in lines}, [1.0]
+    new = {line.split("\t")[0] for line in (place / "new.tsv").read_text(encoding="utf-8").splitlines()}
+
+    def losses(task, pairs):
+        right, wrong = (1.0, 2.0) if pairs[0][0] in new else (factor[0], 2.0 * factor[0])
+        return start_checks.DirectionLosses(*((right, wrong) if pairs[0][0] in sources | new else (wrong, right)))
+
+    monkeypatch.setattr(start_checks, "direction_losses", losses)
+    for name, words in (("other.fr-en.tsv", "French to English"), ("other.en-de.tsv", "English to German"),
+                        ("swapped.tsv", r"1\.00.*2\.00")):
+        with pytest.raises(DataError, match=rf"{re.escape(name)}.*{words}"):
+            tune(place, tmp_path / "new", **{option: (str(tmp_path / name),)})
+        assert not (tmp_path / "new").exists()
+    factor[0] = 5.0
+    recorder, _ = tune(place, tmp_path / "new", **{option: (str(tmp_path / "other.tsv"),)})
+    [note] = [event.text for event in recorder.of("Note") if event.warning and "5.00" in event.text]
+    assert "other.tsv" in note
+
+
 def test_no_mixed_pair_is_validation_data(place):
     """The new data is among the general data: what is held out of the one is left out of the other."""
     from regard.training.config import DataConfig
@@ -255,6 +284,22 @@ def test_blending_against_a_literal_loop(place, tmp_path):
                                         tensor.flatten().tolist(), strict=True):
             assert found == pytest.approx(first + 0.3 * (second - first), rel=1e-5, abs=1e-7)
     assert read_info(tmp_path / "blended").record["start"]["blend"] == 0.3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_blended_model_has_confidence_intervals(place, tmp_path, share):
+    """Those of its own translations; the scores of the ends are known before, and their intervals are not."""
+    many = {"training.validation.max_examples": 12, "training.schedule.learning_rate": 3e-3}
+    tune(place, tmp_path / "new", {**many, "training.blend": True, "training.blend_share": share},
+         validation=(trained.pairs(tmp_path / "dev.tsv", 12, seed=4),))
+    found = regard.load(tmp_path / "new")
+    pairs = [line.split("\t") for line in (tmp_path / "dev.tsv").read_text(encoding="utf-8").splitlines()]
+    outputs = [one.text for one in found.translate([source for source, _ in pairs], beams=1, length_penalty="none")]
+    want = corpus_scores(outputs, [target for _, target in pairs], draws=1000)
+    assert found.record["scores"]["chrf"] == pytest.approx(want.chrf)
+    assert found.record["scores"]["chrf_interval"] == pytest.approx([*want.chrf_interval])
+    low, high = want.chrf_interval
+    assert f"[{low:.2f}, {high:.2f}]" in (tmp_path / "new" / "README.md").read_text()
 
 
 def test_the_best_share_is_chosen(place, tmp_path):

@@ -319,6 +319,22 @@ def test_examples_are_a_table():
     ]
 
 
+def test_the_same_examples_are_not_printed_again():
+    """Unless another training begins, such as that of a model after its reverse model."""
+    first, second = (("a", "b", "unchanged"),), (("a", "b", "changed"),)
+    for make, tty in ((ProgressLines, False), (ProgressBar, True)):
+        stream = Stream(tty=tty)
+        logger = make(stream, Clock())
+        for number, (event, tables) in enumerate((
+                (started(), 0), (judged(1, examples=first), 1), (judged(2, examples=first), 1),
+                (judged(3, examples=second), 2), (judged(4), 2), (judged(5, examples=second), 2), (started(), 2),
+                (judged(1, examples=second), 3))):
+            logger(event)
+            assert stream.shown.count("Reference") == tables, number
+        logger.close()
+        assert stream.shown.count("Validation at step") == 6
+
+
 def test_the_columns_are_named_after_the_task():
     for task, names in (("language model", ["Prompt", "Text", "Model"]), ("another", ["Input", "Reference", "Model"])):
         out = io.StringIO()

@@ -65,7 +65,9 @@ def _as_table(model: str, found: "ModelInfo") -> dict[str, Any]:
         "directions": [*map(str, found.directions)], "recipe": found.recipe,
         "parameters": found.parameters, "vocab_sizes": list(found.vocabularies), "labels": list(found.labels),
         "scores": dict(found.record.get("scores", {})), "start": dict(found.record.get("start", {})) or None,
-        "files": list(found.files), **found.counts,
+        "teacher": found.record.get("data", {}).get("teacher"), "files": list(found.files), **found.counts,
+        **{key: found.record["data"][key] for key in ("training_examples", "validation_examples")
+           if key in found.record.get("data", {})},
         "training": None if status is None else {
             "step": status.step, "max_steps": status.steps, "seconds": status.seconds, "finished": status.finished,
             "running": status.running, "resume": None if status.finished else _resume_command(model, status)},
@@ -92,7 +94,7 @@ def _draw(model: str, found: "ModelInfo") -> None:
 
 def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
     from regard.checks import plural
-    from regard.tasks.card import describe_directions, describe_languages, describe_vocabularies
+    from regard.tasks.card import describe_directions, describe_languages, describe_pairs, describe_vocabularies
 
     languages = describe_directions(found.directions) or describe_languages(found.source_lang, found.target_lang)
     if not languages and found.task == "translation":
@@ -102,7 +104,7 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
     if found.all_bytes > found.model_bytes * 1.01:
         size += f"; {_format_bytes(found.all_bytes)} with checkpoints and other files"
     files = ", ".join(found.files)
-    counts = ", ".join(plural(count, name[:-1]) for name, count in found.counts.items())
+    counts = describe_pairs(found.record) or ", ".join(plural(count, name[:-1]) for name, count in found.counts.items())
     return [
         ("Task", found.task or "unknown"),
         ("Languages", languages),
@@ -111,6 +113,7 @@ def _rows(found: "ModelInfo") -> list[tuple[str, str]]:
         ("Vocabulary", describe_vocabularies(found.vocabularies) if found.vocabularies else ""),
         ("Labels", ", ".join(found.labels[:20]) + (", ..." if len(found.labels) > 20 else "")),
         ("Fine-tuned from", _format_start(found)),
+        ("Teacher", str(found.record.get("data", {}).get("teacher", ""))),
         ("Scores", _format_scores(found)),
         ("Data", f"{counts} ({files})" if counts and files else files),
         ("Training", "" if found.training is None else _format_training(found.training, found.parameters is not None)),

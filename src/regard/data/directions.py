@@ -12,13 +12,13 @@ A file belongs to one direction, or to several if it tells which text is in whic
              have them
     JSONL    the values of the keys that are these codes; or the lines whose keys source_lang and target_lang have them
 
-The sides of any other file are those of the direction: first the source, then the target. A direction that is `reverse`
-reads the same pairs the other way round.
+The sides of any other file are those of the direction: first the source, then the target. But a file that names
+other languages only is refused. A direction that is `reverse` reads the same pairs the other way round.
 """
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -27,6 +27,8 @@ from typing import NamedTuple
 from regard import checks
 from regard.data.languages import (
     LanguagePair,
+    find_language,
+    known_code,
     language_control,
     languages_in_names,
     normalize_code,
@@ -169,9 +171,27 @@ def choose_sides(path: str, languages: LanguagePair, format: str | None = None) 
         return FileSides(*languages)
     if names_languages(path, format):
         return FileSides(rows=True)
-    present = {normalize_code(name): name for name in _side_names(path, kind)}
-    source, target = (present.get(code) for code in languages)
-    return FileSides(source, target) if source is not None and target is not None else FileSides()
+    names = _side_names(path, kind)
+    present = {code: name for name in names if (code := known_code(name) or normalize_code(name)) is not None}
+    codes = [find_language(code, present) or find_language(code.partition("-")[0], present) for code in languages]
+    source, target = (None if code is None else present[code] for code in codes)
+    if source is not None and target is not None and source != target:
+        return FileSides(source, target)
+    others = _other_languages(path, kind, names)
+    if len(others) > 1:
+        raise DataError(f"{printable(path)}: The languages of this file are {', '.join(map(printable, others))}, so it "
+                        f"has no pairs for {languages}. Give another file; or, if the names are wrong, correct them, "
+                        "or choose the columns or keys with --source and --target.")
+    return FileSides()
+
+
+def _other_languages(path: str, kind: str, names: Sequence[str]) -> list[str]:
+    """The languages that a header line or the keys of JSONL name as those of the texts; none if nothing names any."""
+    if kind == "tsv":
+        input = InputFile(path)
+        return [] if input.single_pass else tsv.header_languages(input)
+    return [] if {"source", "target"} <= {*names} else sorted(
+        name for name in names if known_code(name) is not None and name not in tsv.OTHER_WORDS)
 
 
 def names_languages(path: str, format: str | None = None) -> bool:
@@ -185,12 +205,12 @@ def names_languages(path: str, format: str | None = None) -> bool:
     return not keys.isdisjoint(jsonl.SOURCE_LANG_KEYS) and not keys.isdisjoint(jsonl.TARGET_LANG_KEYS)
 
 
-def _side_names(path: str, kind: str) -> Iterable[str]:
+def _side_names(path: str, kind: str) -> Sequence[str]:
     """The names in the first line of a file: the cells of a TSV, the keys of JSONL."""
     if kind not in ("tsv", "jsonl"):
         return ()
     first = _first_line(path)
-    return first.split("\t") if kind == "tsv" else jsonl.read_keys(first)
+    return [cell.strip() for cell in first.split("\t")] if kind == "tsv" else [*jsonl.read_keys(first)]
 
 
 def _first_line(path: str) -> str:
@@ -200,26 +220,40 @@ def _first_line(path: str) -> str:
 
 
 def read_direction(one: DirectionData, files: Sequence[str], *, source: str | None = None, target: str | None = None,
-                   format: str | None = None, skipped: SkipCallback | None = None) -> formats.PairCorpus:
+                   format: str | None = None, skipped: SkipCallback | None = None,
+                   used: Collection[LanguagePair] = ()) -> formats.PairCorpus:
     """The pairs of a direction in some files, as they are in the files: a reverse direction is not turned round here.
 
     Args:
         files: its data or its validation data.
         source, target: the columns or keys of all files, where the user has chosen them.
+        used: the languages of lines that other directions take, which are not reported as skipped.
     """
     log, languages, parts = ReadLog(), one.file_languages, list[tuple[str, formats.PairReader]]()
     for chosen, group in groupby(files, key=lambda path: FileSides(source, target) if source is not None
                                  else choose_sides(path, languages, format)):
         if chosen.rows:
-            parts += [(f"{path} ({one.name})", partial(_read_rows, path, format, languages)) for path in group]
+            parts += [(f"{path} ({one.name})", partial(_read_rows, path, format, languages, skipped, used))
+                      for path in group]
         else:
             parts += formats.read_pairs([*group], source=chosen.source, target=chosen.target, format=format,
                                         skipped=skipped, log=log).parts
     return formats.PairCorpus(tuple(files), "pair", tuple(parts), log)
 
 
-def _read_rows(path: str, format: str | None, languages: LanguagePair) -> Iterator[SentencePair]:
-    return (pair for found, pair in read_named_pairs(path, format) if found == languages)
+def _read_rows(path: str, format: str | None, languages: LanguagePair, skipped: SkipCallback | None,
+               used: Collection[LanguagePair]) -> Iterator[SentencePair]:
+    """The pairs of the lines that name these languages; a file whose lines all name others is refused."""
+    named = dict[LanguagePair, None]()
+    for found, pair in read_named_pairs(path, format):
+        named[found] = None
+        if found == languages:
+            yield pair
+        elif skipped is not None and found not in used:
+            skipped(pair.location, f"for {found}")
+    if named and languages not in named:
+        raise DataError(f"{printable(path)}: The lines of this file are for {', '.join(map(str, named))}, so it has no "
+                        f"pairs for {languages}. Give another file.")
 
 
 def read_named_pairs(path: str, format: str | None = None) -> Iterator[tuple[LanguagePair, SentencePair]]:

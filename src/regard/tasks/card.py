@@ -25,8 +25,9 @@ CARD_FOLDER = "path/to/this/folder"
 """Stands for the folder in commands."""
 COUNTED = ("pairs", "texts", "images", "characters", "sequences", "tokens", "tracks")
 """What `[data]` of a record may count."""
-SYNTHETIC_COUNT = "synthetic_pairs"
-"""Counted apart from the pairs."""
+COUNTED_APART = {"synthetic_pairs": ("synthetic pair", " (by a reverse model)"),
+                 "mixed_pairs": ("pair", " of general data")}
+"""What `[data]` counts apart from the pairs, and how that is called."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "forecast_error": "forecast error", "ade": "minADE",
                "fde": "minFDE", "jade": "JADE", "jfde": "JFDE"}
 """Names of scores as papers write them; other scores are called as in the config."""
@@ -206,6 +207,8 @@ def _summary(kind: str, usage: TaskUsage, parameters: int, labels: Sequence[str]
                     f"weights {_inline_code(str(start.get('sha256', 'unknown')))}",
                     *([f"- Blended: {start['blend']:.0%} of the change of the weights is kept"] if isinstance(
                         start.get("blend"), float | int) else []))
+    if teacher := record.get("data", {}).get("teacher"):
+        yield f"- Teacher, whose translations it learned: {_inline_code(str(teacher))}"
     if labels is not None:
         yield f"- Labels: {', '.join(map(_inline_code, labels))}"
 
@@ -339,15 +342,28 @@ def validation_data(record: Mapping[str, Any]) -> str:
     return "the validation data"
 
 
+def describe_pairs(record: Mapping[str, Any]) -> str:
+    """How many pairs a model learned from, "54 training pairs, 6 validation pairs"; empty if that is unknown."""
+    data = record.get("data", {})
+    training, validation = data.get("training_examples"), data.get("validation_examples")
+    if not isinstance(training, int) or "pairs" not in data:
+        return ""
+    parts = [plural(training, "training pair") + (" (translated by the teacher)" if data.get("teacher") else "")]
+    parts += [f"{plural(data[key], noun)}{more}" for key, (noun, more) in COUNTED_APART.items()
+              if isinstance(data.get(key), int)]
+    if isinstance(validation, int) and (data.get("validation_files") or data.get("validation_fraction")):
+        parts.append(plural(validation, "validation pair"))
+    return ", ".join(parts)
+
+
 def _data(record: Mapping[str, Any]) -> Iterator[str]:
     data = record.get("data", {})
     rows = list(_file_hashes(data.get("files", ())))
     if not rows:
         return
     yield from ("", "## Training data", "")
-    counted = next((plural(data[name], name[:-1]) for name in COUNTED if isinstance(data.get(name), int)), "")
-    if counted and isinstance(data.get(SYNTHETIC_COUNT), int):
-        counted += f" and {plural(data[SYNTHETIC_COUNT], 'synthetic pair')}, which a reverse model wrote"
+    counted = describe_pairs(record) or next(
+        (plural(data[name], name[:-1]) for name in COUNTED if isinstance(data.get(name), int)), "")
     yield f"{counted[0].upper()}{counted[1:]}. The files, validation data included:" if counted else \
         "The files, validation data included:"
     yield from _table(("file", "sha256"), rows)

@@ -232,10 +232,21 @@ def _synthesis(monolingual: tuple[str, ...] | None, reverse: str | os.PathLike[s
                teacher: str | os.PathLike[str] | None, keep: str | os.PathLike[str] | None,
                **numbers: Any) -> SynthesisRequest | None:
     """The request for synthetic pairs; None if nothing is asked for."""
-    paths = [None if path is None else os.fspath(path) for path in (reverse, teacher, keep)]
+    paths = [_model_folder("reverse", reverse), _model_folder("teacher", teacher),
+             None if keep is None else os.fspath(keep)]
     if monolingual is None and all(value is None for value in (*paths, *numbers.values())):
         return None
     return SynthesisRequest(monolingual=monolingual or (), reverse=paths[0], teacher=paths[1], keep=paths[2], **numbers)
+
+
+def _model_folder(argument: str, given: object) -> str | None:
+    """The folder of a model, which a resumed training loads again; a model in memory might have changed until then."""
+    if given is None or isinstance(given, str | os.PathLike):
+        return None if given is None else os.fspath(given)
+    got, remedy = checks.kind(given)
+    if isinstance(given, Task):
+        remedy = f"Save it, and name its folder: {argument}.save(\"folder\"), then {argument}=\"folder\"."
+    raise checks.wrong(argument, "the folder of a model", got, remedy)
 
 
 def _call_all(functions: Iterable[Callable[[], object]]) -> None:

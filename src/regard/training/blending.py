@@ -50,8 +50,9 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], new: Mapping[str,
 
 
 def final_validations(share: float | None) -> int:
-    """The number of validations that blending needs: start and new model were validated already."""
-    return 1 if share is not None else len(BLEND_SHARES) - 2
+    """The most validations that blending needs: start and new model were validated already, but if one of them is
+    chosen, it is validated again for its confidence intervals."""
+    return 1 if share is not None else len(BLEND_SHARES) - 1
 
 
 def choose_share(validate: Callable[[float], Scores], metric: str, share: float | None,

@@ -72,6 +72,8 @@ SHARE_KEY = "training.teacher_share"
 VOCABULARY_KEYS = ("data.joint_tokenizer", "model.source_vocab_size", "model.target_vocab_size")
 """Keys that determine the vocabulary, besides those of [tokenizer]."""
 TEACHER_BEAMS = 5
+SMALL_STUDENT = 0.5
+"""A student with more than this fraction of its teacher's parameters is hardly faster."""
 MODEL_FRACTION, WRITING_FRACTION = 0.1, 0.4
 """Fractions of the time limit: what training the language model may take, and again sampling from it; and what has
 passed when the teacher stops."""
@@ -179,7 +181,7 @@ def distill(context: StageContext, train_stage: TrainStage) -> Any:
     context.begin(stages, stages, "training the student")
     told = languages or _stored_languages(context)
     distilled = SyntheticPairs(str(path), (*request.data, *request.validation), languages=told,
-                               teacher=teacher)
+                               teacher=teacher, record=_record(context, data))
     student = replace(request, data=(str(path),), validation=data.validation, source=None, target=None, format=None,
                       distilled=distilled)
     left = synthesis.time_left(context, 1 - WRITING_FRACTION)
@@ -189,6 +191,16 @@ def distill(context: StageContext, train_stage: TrainStage) -> Any:
 def _stages(context: StageContext) -> int:
     """The number of stages: one more if a language model is trained."""
     return 3 if "language_model_seconds" in context.record.values else 2
+
+
+def _record(context: StageContext, data: DistillationData) -> dict[str, Any]:
+    """What is stored with the student: the name of its teacher, and where its validation pairs come from."""
+    request, teacher = context.request, {"teacher": Path(os.path.abspath(teacher_folder(context))).name}
+    if request.validation:
+        return {**teacher, "validation_files": [os.path.basename(path) for path in request.validation]}
+    if data.survey is not None and data.validation:
+        return {**teacher, "validation_files": None, "validation_fraction": data.survey.config.validation_fraction}
+    return teacher
 
 
 def teacher_folder(context: StageContext) -> str:
@@ -216,6 +228,7 @@ def _load_teacher(context: StageContext, data: DistillationData, languages: Lang
         context.record.update(languages=[*languages])
     elif teacher.source_lang and teacher.target_lang:
         context.record.update(languages=[teacher.source_lang, teacher.target_lang])
+    context.record.update(teacher_parameters=teacher.config.parameters())
     return teacher
 
 
@@ -399,7 +412,16 @@ def _write(context: StageContext, path: Path, teacher: Translator, folder: str, 
     context.record.update(writing_seconds=time.monotonic() - start)
 
 
-# Scores of the teacher
+# Student and teacher compared
+
+def report_sizes(context: StageContext, parameters: int) -> None:
+    """Warn if the student has nearly as many parameters as its teacher, or more."""
+    teacher, name = context.record.values.get("teacher_parameters"), OptionSpelling(context.request.option_prefix).name
+    if teacher is not None and parameters > SMALL_STUDENT * teacher:
+        sizes = f"The student has {plural(parameters, 'parameter')}, its teacher {teacher:,}"
+        remedy = f"{name('recipe')}, {name('layers')} and {name('width')} make it smaller."
+        context.report(Note(f"{sizes}: it will hardly be faster. {remedy}", warning=True))
+
 
 def add_teacher_scores(context: StageContext, task: TranslationTask) -> dict[str, float]:
     """Score the teacher on the validation data of the student, by greedy search as in validation.

@@ -193,8 +193,9 @@ def draw_event(event: TrainingEvent, terminal: Terminal, status: TrainingStatus)
         case Validated() | Note() | TimeEstimated() | TrainingEnded():
             for line in describe(event, status.score).split("\n"):
                 terminal.text(escape_unprintable(line))
-    if isinstance(event, Validated):
+    if isinstance(event, Validated) and event.examples not in ((), status.shown):
         draw_examples(event.examples, status.columns, terminal)
+        status.shown = event.examples
 
 
 def draw_choices(choices: Sequence[Default | Choice], terminal: Terminal) -> None:

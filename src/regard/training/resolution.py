@@ -38,6 +38,7 @@ from regard.training.logging import EventHandler, Note
 from regard.training.short_options import ExpandedKey, OptionSpelling
 from regard.training.starting_point import StartModel
 from regard.training.tasks.classification import ClassificationSetup
+from regard.training.tasks.common import list_digests
 from regard.training.tasks.directions import without_direction_tables
 from regard.training.tasks.interface import TaskSetup, TrainingRequest, TrainingTask
 from regard.training.tasks.labelling import TokenLabelSetup
@@ -309,8 +310,8 @@ def prepare(request: TrainingRequest, setup: TaskSetup, requested: TomlDocument,
     if start is not None:
         record["start"] = start.identity
     task = setup.build(prepared, configs["model"], configs["training"], record)
-    if task.validation_count:
-        record["data"]["validation_examples"] = task.validation_count
+    counts = {"training_examples": task.training_count, "validation_examples": task.validation_count}
+    record["data"] |= {key: count for key, count in counts.items() if count}
     unset = tuple(default for default in defaults if lookup(requested.tables, default.key) is None)
     reasons = _reasons(requested, defaults, expanded) if stored is None else stored.get("reasons", {})
     return PreparedTraining(task, configs["model"], configs["training"], unset, reasons, tables, survey.files,
@@ -442,7 +443,7 @@ def _training_record(tables: Mapping[str, Any], files: Mapping[str, str], counts
     names = [os.path.basename(os.path.normpath(path)) for path in validation]
     return {**record, "tokenizer": tables.get("tokenizer", {}),
             "data": {**record.get("data", {}), **counts, **({"validation_files": names} if names else {}),
-                     "files": [f"{name} {digest}" for name, digest in files.items()]}}
+                     "files": list_digests(files)}}
 
 
 def _steps_default(document: TomlDocument, batches: int, device: DeviceProperties) -> Default:

@@ -29,6 +29,7 @@ from regard.training.logging import (
     TrainingProgress,
     TrainingStarted,
     Validated,
+    ValidationExample,
 )
 
 TIME_UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
@@ -55,6 +56,8 @@ class TrainingStatus:
     latest: TrainingProgress | SynthesisProgress | None = None
     left: float | None = None
     """Estimated seconds to the end."""
+    shown: tuple[ValidationExample, ...] = ()
+    """The validation examples that were printed last; the same ones are not printed again."""
 
     def update(self, event: TrainingEvent) -> None:
         """Take an event into account."""
@@ -63,6 +66,7 @@ class TrainingStatus:
                 self.task, self.score, self.best = event.task, event.score, event.best
                 self.step, self.steps = event.first_step - 1, event.steps
                 self.latest = self.left = None
+                self.shown = ()
             case TimeEstimated():
                 self.steps, self.left = self.step + event.steps, event.seconds
             case TrainingProgress() | SynthesisProgress():

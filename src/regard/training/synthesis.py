@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from regard import checks, config, toml
+from regard.data.directions import names_languages
 from regard.data.filters import FilterConfig, is_blank
 from regard.data.languages import LanguagePair, find_language, known_pair, same_languages
 from regard.data.sources import formats
@@ -255,6 +256,10 @@ def data_config(document: TomlDocument) -> DataConfig:
 def split_survey(context: StageContext) -> TranslationSurvey:
     """The sentence pairs of the user with their validation split, as the training will make it."""
     request, setup = context.request, TranslationSetup()
+    named = [path for path in request.data if request.source is None and names_languages(path, request.format)]
+    if named:
+        raise DataError(f"{printable(named[0])}: The lines of this file name their languages, but synthetic pairs are "
+                        "for one direction. Put the pairs of one direction into a file without these languages.")
     survey = survey_pairs(request.data, request.validation, data_config(context.document), source=request.source,
                           target=request.target, format=request.format, progress=request.progress)
     filled = resolution.fill_defaults(context.document, setup.data_defaults(survey, context.document.tables),

@@ -61,7 +61,7 @@ from regard.training.starting_point import load_start
 from regard.training.status import format_score
 from regard.training.synthesis import StageContext, Staged, StagesRecord
 from regard.training.tasks.directions import with_file_directions
-from regard.training.tasks.interface import TaskSetup, TrainingRequest
+from regard.training.tasks.interface import TaskSetup, TrainingRequest, ValidationResult
 from regard.training.tasks.translation import TranslationTask
 from regard.training.threads import thread_count
 
@@ -205,6 +205,8 @@ def _train(run: _Run, requested: TomlDocument, stored: LoadedCheckpoint | None) 
         staged = found if identity is None else found._replace(document=requested)
     prepared = _prepare(run, staged, identity)
     if context is not None and isinstance(prepared.task, TranslationTask):
+        if stored is None:
+            distillation.report_sizes(context, prepared.model.parameters())
         teacher = distillation.add_teacher_scores(context, prepared.task)
     loop = _build_loop(run, prepared, resumed=stored is not None)
     processes.check_same(json.dumps(loop.identity, indent=1))
@@ -328,15 +330,18 @@ def _blend(run: _Run, prepared: PreparedTraining, state: TrainingState) -> None:
         best, settings = load(run.request.output, device=run.device), prepared.settings
         start = run.setup.start.task.model.state_dict()
         new = {name: tensor.clone() for name, tensor in best.model.state_dict().items()}
+        results = dict[float, ValidationResult]()
 
         def validate(share: float) -> Mapping[str, float]:
             interpolate(best.model, start, new, share)
-            return prepared.task.validate(best).scores
+            results[share] = prepared.task.validate(best)
+            return results[share].scores
 
         chosen = choose_share(validate, settings.validation.metric, settings.blend_share,
                               {0.0: state.start_scores, 1.0: state.best_scores or {}})
         interpolate(best.model, start, new, chosen.share)
-        best.record = {**best.record, "scores": {"step": state.best_step, **chosen.scores},
+        details = (results.get(chosen.share) or prepared.task.validate(best)).details()
+        best.record = {**best.record, "scores": {"step": state.best_step, **chosen.scores, **details},
                        "start": {**best.record["start"], BLEND_KEY: chosen.share}}
         prepared.task.finalize(best)
         best.save(run.request.output)

@@ -228,6 +228,31 @@ def test_where_directions_come_from(file):
     assert names(asked(recipe=recipe)) == ["en-fr", "fr-en", "en-de"]
 
 
+def test_the_languages_choose_among_the_directions_of_lines(file):
+    """The others are counted, and reading the pairs again does not count them again."""
+    def rows(name, codes):
+        return file(name, "".join(json.dumps({"source": f"thing {n} here", "target": f"chose {n} ici",
+                                              "source_lang": "en", "target_lang": code}) + "\n"
+                                  for n, code in enumerate(codes)))
+
+    data, dev, german = rows("rows.jsonl", ["fr", "de", "fr", "de", "de"]), rows("dev.jsonl", ["de", "fr"]), rows(
+        "german.jsonl", ["de"])
+    chosen = replace(PLAIN, source_lang="en", target_lang="fr")
+    found = requested_directions(asked([data], validation=(dev,)), chosen)
+    assert [(one.name, one.data, one.validation) for one in found] == [("en-fr", (data,), (dev,))]
+    survey = survey_directions(found, chosen)
+    assert not survey.directions
+    for _ in range(2):
+        assert [pair.source for pair in survey.training_pairs()] == ["thing 0 here", "thing 2 here"]
+        assert [note for note in survey.warnings if "3 for en-de" in note]
+    assert names(asked([data]), replace(PLAIN, target_lang="de")) == ["en-de"]
+    for given in (asked([german]), asked([data], validation=(german,))):
+        with pytest.raises(DataError, match=r"german\.jsonl: .*en-de.*en-fr.*--languages"):
+            names(given, chosen)
+    before = replace(chosen, directions=("en-fr", "en-de"))  # of a training that took all of them
+    assert names(asked([data], resume=True), before) == ["en-fr", "en-de"]
+
+
 @pytest.mark.parametrize(("options", "said"), [
     ({"directions": (DirectionData(EN_FR, ("a",)),), "data": ["b"]}, "DATA"),
     ({}, "no data"),
@@ -264,10 +289,13 @@ def test_a_wrong_table_is_refused_with_its_line(file):
     (["--direction", "en-fr:{pairs}", "--task", "language"], "seq2seq"),
     (["--direction", "en-fr:{pairs}", "--zero-shot"], "--zero-shot"),
     (["{pairs}", "--zero-shot"], "--zero-shot"),
+    (["--direction", "es-de:{header}"], "header.tsv: The languages of this file are en, fr,"),
+    (["--direction", "en-fr:{pairs}", "--validation", "en-fr:{german}"], "german.tsv"),
 ])
 def test_wrong_calls_exit_with_2_and_leave_nothing(file, tmp_path, options, said):
-    pairs = file("pairs.tsv", lines(30))
-    code, _, error = call("train", *(option.format(pairs=pairs) for option in options), "-o", tmp_path / "model")
+    files = {"pairs": file("pairs.tsv", lines(30)), "header": file("header.tsv", f"en\tfr\n{lines(30)}"),
+             "german": file("german.tsv", f"en\tde\n{lines(3)}")}
+    code, _, error = call("train", *(option.format(**files) for option in options), "-o", tmp_path / "model")
     assert code == 2
     assert said in error
     assert not (tmp_path / "model").exists()

@@ -42,17 +42,17 @@ def start(**options):
 def test_languages_that_agree():
     model = start(languages=("en", "fr-CA"))
     for data in (None, LanguagePair("en", "fr"), LanguagePair("eng", "fra"), LanguagePair("en-GB", "fr")):
-        assert start_checks.check_languages(model, data, (None, None)) is None
-    assert start_checks.check_languages(start(), LanguagePair("en", "de"), (None, None)) is None
+        assert start_checks.check_languages(model, data, (None, None), "pairs.tsv") is None
+    assert start_checks.check_languages(start(), LanguagePair("en", "de"), (None, None), "pairs.tsv") is None
 
 
 def test_languages_that_contradict():
     model = start(languages=("en", "fr"))
-    with pytest.raises(DataError, match="other direction"):
-        start_checks.check_languages(model, LanguagePair("fr", "en"), (None, None))
-    with pytest.raises(DataError, match="--languages en-de"):
-        start_checks.check_languages(model, LanguagePair("en", "de"), (None, None))
-    note = start_checks.check_languages(model, LanguagePair("en", "de"), ("en", "de"))
+    with pytest.raises(DataError, match=r"pairs\.tsv.*other direction"):
+        start_checks.check_languages(model, LanguagePair("fr", "en"), (None, None), "pairs.tsv")
+    with pytest.raises(DataError, match=r"pairs\.tsv.*--languages en-de"):
+        start_checks.check_languages(model, LanguagePair("en", "de"), (None, None), "pairs.tsv")
+    note = start_checks.check_languages(model, LanguagePair("en", "de"), ("en", "de"), "pairs.tsv")
     assert note is not None
     assert "German" in note
 

@@ -156,6 +156,17 @@ def _find_header(cells: Sequence[str], following: Iterable[str]) -> _Header | No
     return None
 
 
+def header_languages(input: InputFile) -> list[str]:
+    """The language codes that a header line names as its columns; none if there is no such line."""
+    lines = read_lines(input)
+    cells = next(lines, "").split("\t")
+    header = _find_header(cells, lines)
+    if header is None or known_pair(cells[header.source], cells[header.target]) is None:
+        return []
+    return [cell for at, cell in enumerate(cells)
+            if at in header or (known_code(cell) is not None and cell.strip().casefold() not in OTHER_WORDS)]
+
+
 def _named_columns(name: str, cells: Sequence[str], source: str, target: str,
                    header: _Header | None) -> tuple[int, int] | None:
     """The columns of these names in the first line; None if it has neither of them."""

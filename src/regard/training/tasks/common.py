@@ -92,6 +92,11 @@ def name_digests(files: Iterable[tuple[str, str]]) -> dict[str, str]:
     return named
 
 
+def list_digests(files: Mapping[str, str]) -> list[str]:
+    """Files as a model stores them: "name sha256"."""
+    return [f"{name} {digest}" for name, digest in files.items()]
+
+
 def read_summary(count: str, names: Iterable[str], languages: str = "", skipped: int = 0, reasons: str = "") -> str:
     """What was read: "Read 5,000 pairs from pairs.tsv (en-fr). Skipped 5: 2 with a length ratio over 6, 3 duplicates."
 

@@ -115,7 +115,7 @@ def requested_directions(request: TrainingRequest, config: DataConfig) -> list[D
     """
     found = list(request.directions)
     if not found and request.source is None:
-        found = _directions_of_rows(request)
+        found = _directions_of_rows(request, config)
     if not found and request.both_ways:
         found = [DirectionData(_only_languages(request, config), request.data, request.validation)]
     if request.both_ways:
@@ -136,16 +136,32 @@ def requested_directions(request: TrainingRequest, config: DataConfig) -> list[D
     return found
 
 
-def _directions_of_rows(request: TrainingRequest) -> list[DirectionData]:
-    """The directions that the lines of the data name."""
-    found = named_directions(request.data, request.format)
+def _directions_of_rows(request: TrainingRequest, config: DataConfig) -> list[DirectionData]:
+    """The directions that the lines of the data name; if the user has set the languages, that direction alone."""
+    found = _chosen_directions(request.data, request, config)
     if not found or not request.validation:
         return found
-    validation = named_directions(request.validation, request.format)
+    validation = _chosen_directions(request.validation, request, config)
     if not validation:
         raise DataError(f"{request.validation[0]}: The lines of {request.data[0]} name their languages, and those of "
                         "this file do not. Add the columns source_lang and target_lang.")
     return with_validation(found, validation)
+
+
+def _chosen_directions(files: Sequence[str], request: TrainingRequest, config: DataConfig) -> list[DirectionData]:
+    """The directions that the lines of some files name, without those in other languages than the user has set."""
+    found = named_directions(files, request.format)
+    if config.directions is not None and request.resume:  # stored: all of them
+        return found
+    chosen = [one for one in found if config.source_lang in (None, one.languages.source)
+              and config.target_lang in (None, one.languages.target)]
+    if found and not chosen:
+        wanted = "-".join(filter(None, (config.source_lang, config.target_lang)))
+        named = ", ".join(one.name for one in found)
+        raise DataError(f"{', '.join(files)}: The lines are for {named}, and none is for {wanted}. Set other "
+                        "languages (--languages; source_lang and target_lang in Python), or none, to train all "
+                        "directions.")
+    return chosen
 
 
 def _only_languages(request: TrainingRequest, config: DataConfig) -> LanguagePair:

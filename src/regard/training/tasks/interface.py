@@ -91,6 +91,8 @@ class SyntheticPairs:
     """The languages of the pairs, if they are known; the file does not tell them."""
     teacher: Translator | None = None
     """The teacher, if the student also learns from its probabilities; it has its tokenizer then."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What is stored with the model in [data], in place of what this file and those written with it tell."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,8 @@ class TrainingTask(ABC):
     """What the user should know about how the data fits the model."""
     frozen_parameters: int = 0
     """The parameters of another model that the loss needs, such as a teacher, which are not trained."""
+    training_count: int = 0
+    """The number of training examples from the data of the user; 0 if it does not count them."""
     validation_count: int = 0
     """The number of examples that validation uses; 0 if it does not count examples."""
 

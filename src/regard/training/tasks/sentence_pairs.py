@@ -15,8 +15,9 @@ both directions of a pair are on the same side.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -48,6 +49,7 @@ from regard.training.tasks.common import (
     file_digests,
     hash_bytes,
     in_blocks,
+    list_digests,
     load_or_train_pair_tokenizer,
     name_digests,
     open_inputs,
@@ -138,6 +140,8 @@ class TranslationSurvey:
     """Whether the targets are translations of a teacher."""
     teacher: Translator | None = None
     """The teacher, if the student also learns from its probabilities."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What is stored with the model in [data], in place of what the files tell; None for nothing."""
 
     @property
     def report(self) -> DoctorReport:
@@ -285,8 +289,15 @@ def with_back_translations(survey: TranslationSurvey, synthetic: SyntheticPairs)
     """The survey with synthetic pairs as a further part, which is tagged and not validated."""
     part = survey_part([synthetic.path], (), survey.config, format="jsonl")
     part = replace(part, name=SYNTHETIC, controls=(BACK_TRANSLATED,), validated=False)
-    return replace(survey, parts=(*survey.parts, part), files=file_digests((*synthetic.files, synthetic.path)),
+    return replace(with_written_file(survey, synthetic), parts=(*survey.parts, part),
                    rates=partial(synthetic_rates, share=synthetic.share))
+
+
+def with_written_file(survey: TranslationSurvey, synthetic: SyntheticPairs) -> TranslationSurvey:
+    """The survey with the files of the user and that of the synthetic pairs, which the model does not name."""
+    given = file_digests(synthetic.files)
+    files = name_digests([*given.items(), (synthetic.path, stores.file_digest(synthetic.path))])
+    return replace(survey, files=files, record={**synthetic.record, "files": list_digests(given)})
 
 
 def survey_directions(directions: Sequence[DirectionData], config: DataConfig, *, source: str | None = None,
@@ -298,15 +309,15 @@ def survey_directions(directions: Sequence[DirectionData], config: DataConfig, *
     open_inputs(files)
     options: dict[str, Any] = {"source": source, "target": target, "format": format}
     parts = list[CorpusPart]()
-    controlled = len(directions) > 1
+    controlled, used = len(directions) > 1, {one.file_languages for one in directions}
     for one in directions:
         if one.reverse:  # it follows the direction whose files it has
             part = replace(parts[-1], reverse=True)
         else:
             skipped = doctor.SkippedEntries()
             validation = read_direction(one, one.validation, **options) if one.validation else None
-            part = _surveyed_part(read_direction(one, one.data, skipped=skipped, **options), validation, config,
-                                  progress, skipped)
+            part = _surveyed_part(read_direction(one, one.data, skipped=skipped, used=used, **options), validation,
+                                  config, progress, skipped)
         if controlled:
             part = replace(part, name=one.name, controls=one.controls)
         else:
@@ -354,6 +365,7 @@ def survey_part(data: Sequence[str], validation: Sequence[str], config: DataConf
 def _surveyed_part(pairs: formats.PairCorpus, validation: formats.PairCorpus | None, config: DataConfig,
                    progress: ProgressHook, skipped: doctor.SkippedEntries) -> CorpusPart:
     report = doctor.check_corpus(progress(pairs), config.filters, validation=validation, skipped=skipped)
+    report = replace(report, skipped=deepcopy(skipped))  # the pairs are read again later, and counted again
     if not report.kept:
         raise DataError(f"{', '.join(pairs.files)}: " + " ".join(report.warnings()) + " There is nothing to train on.")
     if validation is not None and report.overlap is not None and not report.overlap.pairs:

@@ -2,8 +2,8 @@
 
     check_characters(tokenizer, texts, ...)       a tokenizer without bytes cannot write every character
     check_positions(task, name, store, ...)       a model with learned positions reads texts up to a length
-    check_languages(start, survey)                the languages of the model and those of the data
-    check_direction(start, pairs, controls)       the model itself tells whether source and target are exchanged
+    check_languages(start, languages, ...)        the languages of the model and those of the data
+    check_direction(start, pairs, controls, ...)  the model itself tells whether source and target are exchanged
     direction_controls(tokenizer, target)         the control token of a model with several target languages
 
 A ValueError says what does not fit and what to do; a note says what the user should know.
@@ -38,6 +38,8 @@ UNKNOWN_LANGUAGE = 4.0
 """A loss per character from which on a model does not know the languages: so much has a guess among 55 characters."""
 MAX_SCORED_CHARACTERS = 400
 """Longer texts are not scored for the direction."""
+OTHER_FILES_REMEDY = "Exchange the sides in this data, or use other data (--source and --target are for all files)."
+"""What to do about validation and general data whose languages or direction are not those of the training data."""
 
 
 def new_labels_note(start: StartModel, labels: Iterable[str]) -> str | None:
@@ -120,13 +122,15 @@ def check_positions(task: Task, name: str, store: PairStore, validation: Sequenc
                             f"--set data.filters.max_words={max(1, limit // 3)}, or split them.")
 
 
-def check_languages(start: StartModel, data: LanguagePair | None,
-                    chosen: tuple[str | None, str | None]) -> str | None:
+def check_languages(start: StartModel, data: LanguagePair | None, chosen: tuple[str | None, str | None],
+                    where: str, remedy: str = "") -> str | None:
     """Refuse data whose languages contradict those of the start model; a note if the user has set them so.
 
     Args:
         data: the languages that the files tell.
         chosen: the languages that the user has set.
+        where: the files, for messages.
+        remedy: what the user can do; by default what helps with training data.
     """
     task = start.task
     assert isinstance(task, Translator)
@@ -137,13 +141,15 @@ def check_languages(start: StartModel, data: LanguagePair | None,
     found = LanguagePair(chosen[0] or (data.source if data else source), chosen[1] or (data.target if data else target))
     if same_languages(model, found):
         return None
-    words = (f"{start.name} translates {language_name(model.source)} to {language_name(model.target)}, but the data is "
-             f"{language_name(found.source)} to {language_name(found.target)}")
+    words = (f"{where}: {start.name} translates {language_name(model.source)} to {language_name(model.target)}, but "
+             f"this data is {language_name(found.source)} to {language_name(found.target)}")
     if chosen[0] is not None and chosen[1] is not None:
         return f"{words}. The model is taught this direction, as you have set it."
     if same_languages(model, found.reverse):
-        raise DataError(f"{words}: the other direction. Exchange the files, or the columns with --source and --target.")
-    raise DataError(f"{words}. To teach the model these languages all the same, say so: --languages {found}.")
+        remedy = remedy or "Exchange the files, or the columns with --source and --target."
+        raise DataError(f"{words}: the other direction. {remedy}")
+    remedy = remedy or f"To teach the model these languages all the same, say so: --languages {found}."
+    raise DataError(f"{words}. {remedy}")
 
 
 class DirectionLosses(NamedTuple):
@@ -160,9 +166,13 @@ def direction_losses(translator: Translator, pairs: Sequence[tuple[str, str]]) -
     return DirectionLosses(*losses)
 
 
-def check_direction(start: StartModel, pairs: Iterable[SentencePair], controls: Sequence[str],
-                    where: str) -> str | None:
+def check_direction(start: StartModel, pairs: Iterable[SentencePair], controls: Sequence[str], where: str,
+                    remedy: str = "") -> str | None:
     """Refuse pairs that the start model finds much more probable with source and target exchanged.
+
+    Args:
+        where: the files, for messages.
+        remedy: what the user can do; by default what helps with training data.
 
     Returns:
         a note if it knows the pairs in neither direction.
@@ -185,11 +195,12 @@ def check_direction(start: StartModel, pairs: Iterable[SentencePair], controls: 
                 f"{plural(len(sample), 'pair')}, and {losses.exchanged:.2f} with source and target exchanged, more "
                 "than a guess would have. Are these its languages?")
     if losses.exchanged < CLEARLY_BETTER * losses.given:
+        remedy = remedy or ("Exchange the files, or the columns (--source 2 --target 1 for TSV). To teach the model "
+                            "this direction all the same, set both languages with --languages.")
         raise DataError(
             f"{where}: The pairs seem to be in the wrong direction: with source and target exchanged, {start.name} "
             f"has a loss of {losses.exchanged:.2f} per character on {plural(len(sample), 'pair')}, and "
-            f"{losses.given:.2f} as they are. Exchange the files, or the columns (--source 2 --target 1 for TSV). To "
-            "teach the model this direction all the same, set both languages with --languages.")
+            f"{losses.given:.2f} as they are. {remedy}")
     return None
 
 

@@ -24,7 +24,9 @@ from torch import nn
 from regard import config as configs
 from regard.data.batches.batch import Batch, BoundaryIds, ShiftedCollator, pad_sequences
 from regard.data.batches.feed import BatchConfig, PlanFeed
+from regard.data.filters import filter_pairs
 from regard.data.languages import target_controls
+from regard.data.sources.formats import PairCorpus
 from regard.data.sources.text import DataError
 from regard.data.store import Ragged
 from regard.data.tokenizer.interface import PairTokenizer
@@ -50,7 +52,7 @@ from regard.training.defaults import MAX_GENERAL_EXAMPLES, Default, DeviceProper
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss, SoftTargets, rdrop_loss, token_loss
 from regard.training.starting_point import StartModel, tokenizer_defaults
-from regard.training.tasks.common import FeatureObjective, file_digests, in_blocks
+from regard.training.tasks.common import FeatureObjective, in_blocks
 from regard.training.tasks.directions import requested_directions
 from regard.training.tasks.interface import (
     LABEL_KEYS,
@@ -65,6 +67,7 @@ from regard.training.tasks.interface import (
 )
 from regard.training.tasks.sentence_pairs import (
     DEFAULT_TEMPERATURE,
+    MIXED,
     PreparedTranslation,
     TranslationSurvey,
     mix_pairs,
@@ -75,8 +78,10 @@ from regard.training.tasks.sentence_pairs import (
     survey_pairs,
     translation_feed,
     with_back_translations,
+    with_written_file,
 )
 from regard.training.tasks.start_checks import (
+    OTHER_FILES_REMEDY,
     check_characters,
     check_direction,
     check_languages,
@@ -168,7 +173,9 @@ class TranslationTask(TrainingTask):
         pairs = prepared.survey.validation_pairs(settings.validation.max_examples)
         self.sources, self.targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
         self.validation_parts = [pair.part for pair in pairs]
-        self.validation_count = len(pairs)
+        self.validation_count, parts = len(pairs), prepared.survey.parts
+        counts = (len(prepared.store),) if prepared.rates is None else prepared.rates.counts
+        self.training_count = sum(count for part, count in zip(parts, counts, strict=True) if part.validated)
         general = prepared.survey.general_pairs(min(settings.validation.max_examples, MAX_GENERAL_EXAMPLES))
         self.new_count = len(pairs)
         """The validation pairs from this one on are general data, which is scored apart."""
@@ -305,10 +312,7 @@ class TranslationTask(TrainingTask):
 
 def fit_survey(start: StartModel, survey: TranslationSurvey, request: TrainingRequest) -> TranslationSurvey:
     """The survey of data for fine-tuning: checked against the start model, with the general data of the request."""
-    config, where = survey.config, ", ".join(os.path.basename(path) for path in survey.parts[0].pairs.files)
-    chosen = (config.source_lang, config.target_lang)
-    note = None if survey.directions else check_languages(start, survey.languages, chosen)
-    notes = [] if note is None else [note]
+    config, first = survey.config, survey.parts[0]
     targets: list[str | None] = [pair.target for pair in survey.directions]
     if len(targets) > 1 and not target_controls(start.pair_tokenizer.source.controls):
         raise DataError(f"{start.name} translates in one direction, so it cannot start a model for several: its "
@@ -318,20 +322,39 @@ def fit_survey(start: StartModel, survey: TranslationSurvey, request: TrainingRe
     survey = replace(survey, parts=tuple(
         replace(part, controls=direction_controls(start.pair_tokenizer, target, start.name))
         for part, target in zip(survey.parts, targets, strict=True)))
-    if note is None and not request.resume:
-        notes += filter(None, [check_direction(start, survey.kept_pairs(survey.parts[0]), survey.parts[0].controls,
-                                               where)])
+    notes = _check_files(start, survey, first.pairs, request)
     if request.mix or request.general_validation:
         if survey.directions:
             raise ValueError("General data cannot be mixed into the data of several directions. Give it as further "
                              "files of its directions.")
         survey = mix_pairs(survey, request.mix, request.general_validation, progress=request.progress)
+    if not notes:  # else the model does not know the languages of the data, and is taught them
+        mixed = [part.pairs for part in survey.parts if part.name == MIXED]
+        notes = [note for pairs in (first.validation, *mixed, survey.general) if pairs is not None
+                 for note in _check_files(start, survey, pairs, request, OTHER_FILES_REMEDY)]
     for side, tokenizer in (("source", start.pair_tokenizer.source), ("target", start.pair_tokenizer.target)):
         for part in survey.parts:
             texts = (getattr(part.oriented(pair), side) for pair in survey.kept_pairs(part))
-            names = ", ".join(os.path.basename(path) for path in part.pairs.files)
-            notes += filter(None, [check_characters(tokenizer, texts, names, side)])
+            notes += filter(None, [check_characters(tokenizer, texts, _file_names(part.pairs), side)])
     return replace(survey, notes=tuple(notes))
+
+
+def _check_files(start: StartModel, survey: TranslationSurvey, pairs: PairCorpus, request: TrainingRequest,
+                 remedy: str = "") -> list[str]:
+    """Compare the languages and the direction of some files with those of the start model; notes for the user."""
+    config, told = survey.config, {*pairs.log.languages.values()}
+    note = None
+    if not survey.directions:
+        note = check_languages(start, told.pop() if len(told) == 1 else None, (config.source_lang, config.target_lang),
+                               _file_names(pairs), remedy)
+    if note is None and not request.resume:
+        note = check_direction(start, filter_pairs(pairs, config.filters), survey.parts[0].controls, _file_names(pairs),
+                               remedy)
+    return [] if note is None else [note]
+
+
+def _file_names(pairs: PairCorpus) -> str:
+    return ", ".join(os.path.basename(path) for path in pairs.files)
 
 
 def _pair_tokenizer(teacher: Translator) -> PairTokenizer:
@@ -370,8 +393,8 @@ class TranslationSetup(TaskSetup):
         if request.distilled is not None:
             if request.distilled.languages is not None:
                 survey.parts[0].pairs.log.languages[request.data[0]] = request.distilled.languages
-            return replace(survey, distilled=True, teacher=request.distilled.teacher,
-                           files=file_digests((*request.distilled.files, *request.data)))
+            return replace(with_written_file(survey, request.distilled), distilled=True,
+                           teacher=request.distilled.teacher)
         return survey
 
     def data_defaults(self, survey: TranslationSurvey, requested: Mapping[str, Any]) -> list[Default]:
@@ -475,4 +498,6 @@ class TranslationSetup(TaskSetup):
 
     def build(self, prepared: PreparedTranslation, model_config: ModelConfig, settings: TrainingConfig,
               record: dict[str, Any]) -> TranslationTask:
+        data = {**record["data"], **prepared.survey.record}
+        record["data"] = {key: value for key, value in data.items() if value is not None}
         return TranslationTask(prepared, model_config, settings, record)
