@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import LANGUAGE, TRANSLATING, built
 
 from regard.decoding import beam_cache
-from regard.decoding.beam_cache import attention_runs
+from regard.decoding.beam_cache import KEY_MULTIPLE, attention_runs, round_up
 from regard.decoding.decoder_step import packed_decoder
 from regard.kernels.packed_linear import packed_linear_layers
 from regard.mixer import RowGroups
@@ -36,8 +36,8 @@ class Pair:
         index = torch.arange(len(sources)).repeat_interleave(WIDTH)
         rows = RowGroups(index, WIDTH, 1, index[::WIDTH])
         states = []
-        for _ in range(2):
-            state = self.model.start(memory, rows=len(sources), capacity=self.capacity)
+        for starting in (self.writer, self.model):
+            state = starting.start(memory, rows=len(sources), capacity=self.capacity)
             if lengths.any():
                 state = self.model.step(state, Tokens.of(prompts).ids, lengths).state
             states.append(state)
@@ -98,6 +98,31 @@ def test_hypotheses_that_branch_join_and_leave_have_the_logits_of_the_model(name
         assert states[0].positions.view(-1, WIDTH).tolist() == [WIDTH * [one] for one in read]
 
 
+@pytest.mark.parametrize("run_bytes", [0, 5000, 1 << 40], ids=["a run for each", "some runs", "one run"])
+@pytest.mark.parametrize("lengths", [(40, 17, 33, 1, 0, 16), (16, 16), (5, 3), (0, 0)])
+def test_sources_of_very_different_lengths(lengths, run_bytes, monkeypatch):
+    monkeypatch.setattr(beam_cache, "RUN_BYTES", run_bytes)
+    sources = [torch.randint(4, 11, (length,)).tolist() for length in lengths]
+    with pair_of("translating") as pair:
+        states = pair.step(pair.begin(sources, [[] for _ in sources]))
+        states = pair.step(picked(states))
+        states = pair.step(picked(states, [len(sources) - 1, 0]))
+        pair.step(picked(states, [1, 0]))
+
+
+def test_attention_reads_multiples_of_keys():
+    sources = [torch.randint(4, 11, (length,)).tolist() for length in (40, 17, 9)]
+    with pair_of("translating") as pair:
+        cache, _ = pair.begin(sources, [[], [], []])
+        for _ in range(30):
+            cache, slots = cache.next_slots()
+            assert all(run.keys % KEY_MULTIPLE == 0 for run in [*slots.runs, *slots.context_runs])
+            cache = cache.pick(RowGroups(chosen([0, 1, 2]), WIDTH, WIDTH, reuse_storage=True))
+        key = cache.blocks[0].context.key
+        assert key.shape[-2] == 48
+        assert not key[0, :, 40:].any()
+
+
 @pytest.mark.thorough
 @given(seed=st.integers(0, 1 << 30), length=st.integers(1, 30))
 def test_slots_are_used_again_and_never_those_of_a_living_token(seed, length):
@@ -131,7 +156,7 @@ def test_sequences_that_have_left_lose_their_storage_when_the_others_need_more(m
     with pair_of("translating") as pair:
         states = picked(pair.step(pair.begin(SOURCES[:3], [[], [], []])), [2, 0])
         assert states[0].blocks[0].mixer.tokens.shape[0] == 3
-        for _ in range(8):
+        for _ in range(16):
             states = pair.step(picked(states))
         sequences, slots, _ = states[0].blocks[0].mixer.tokens.shape
         assert (sequences, slots >= states[0].attended.shape[-1]) == (2, True)
@@ -144,7 +169,7 @@ def test_greedy_branches_need_few_slots():
         for _ in range(20):
             cache, _ = cache.next_slots()
             cache = cache.pick(RowGroups(torch.zeros(WIDTH, dtype=torch.long), WIDTH, WIDTH, reuse_storage=True))
-        assert cache.attended.shape[-1] <= 20 + WIDTH
+        assert cache.attended.shape[-1] <= round_up(20 + WIDTH)
 
 
 def test_nan_of_a_sequence_reaches_neither_its_neighbours_nor_the_one_that_takes_its_place():

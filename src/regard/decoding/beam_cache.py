@@ -155,7 +155,7 @@ class BeamCache:
         attended.scatter_(2, free.unsqueeze(-1), True)
         sizes = round_up((used.scatter_(1, free, True) * torch.arange(1, count + width + 1)).amax(-1)).tolist()
         size = max(sizes)
-        attended = pad(attended, (0, size - attended.shape[-1]))
+        attended = attended[..., :size] if size <= attended.shape[-1] else pad(attended, (0, size - attended.shape[-1]))
         grown = self._with_storage(sequences, size)
         tokens, context = grown.blocks[0].mixer.tokens, grown.blocks[0].context
         places = (free + tokens.shape[1] * torch.arange(sequences).unsqueeze(-1)).flatten()

@@ -19,8 +19,9 @@ from torch.nn.functional import pad
 
 from regard.decoding.request import Hypothesis
 
-TOPK_PIECE = 64
-"""The number of values of which a CPU takes the maximum at once."""
+TOPK_PIECES = (64, 80, 96, 112, 128)
+"""Numbers of values of which a CPU takes the maximum at once: the first that divides the vocabulary, or else the first
+of all."""
 TOPK_MIN_VALUES = 1 << 15
 """With fewer values in all rows, `torch.topk` is faster than the search by pieces."""
 
@@ -76,20 +77,26 @@ def _sorted_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     the `count` pieces with the highest maxima. They are copied as a whole, which is faster than value by value.
     """
     R, V = values.shape
-    pieces = V // TOPK_PIECE
+    size = piece_size(V)
+    pieces = V // size
     if values.device.type != "cpu" or pieces < 4 * count or values.numel() < TOPK_MIN_VALUES:
         return tuple(values.topk(count, dim=-1))  # type: ignore[return-value]
-    split = values[:, :pieces * TOPK_PIECE].unflatten(-1, (pieces, TOPK_PIECE))
+    split = values[:, :pieces * size].unflatten(-1, (pieces, size))
     best = split.amax(-1).topk(count, dim=-1, sorted=False).indices
-    starts = torch.add(torch.arange(0, R * V, V).unsqueeze(-1), best, alpha=TOPK_PIECE)
-    windows = values.flatten().unfold(0, TOPK_PIECE, 1)  # a view: all pieces that start at any value
+    starts = torch.add(torch.arange(0, R * V, V).unsqueeze(-1), best, alpha=size)
+    windows = values.flatten().unfold(0, size, 1)  # a view: all pieces that start at any value
     searched = windows.index_select(0, starts.flatten()).view(R, -1)
-    if V % TOPK_PIECE:
-        searched = torch.cat([searched, values[:, pieces * TOPK_PIECE:]], dim=-1)
+    if V % size:
+        searched = torch.cat([searched, values[:, pieces * size:]], dim=-1)
         best = pad(best, (0, 1), value=pieces)
     found, order = searched.topk(count, dim=-1)
-    piece = best.gather(-1, order.div(TOPK_PIECE, rounding_mode="floor"))
-    return found, piece * TOPK_PIECE + order.remainder(TOPK_PIECE)
+    piece = best.gather(-1, order.div(size, rounding_mode="floor"))
+    return found, piece * size + order.remainder(size)
+
+
+def piece_size(vocabulary: int) -> int:
+    """The number of values of a piece."""
+    return next((size for size in TOPK_PIECES if vocabulary % size == 0), TOPK_PIECES[0])
 
 
 def _sort_if_equal(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,23 +168,24 @@ class Candidates:
             None if there are too few values for this to be faster, or for a device other than a CPU.
         """
         B, K, V = logs.shape
-        pieces, taken = V // TOPK_PIECE, count + 1
+        size = piece_size(V)
+        pieces, taken = V // size, count + 1
         if logs.device.type != "cpu" or K * pieces < 4 * taken or logs.numel() < TOPK_MIN_VALUES:
             return None
-        split_BKPn = logs[..., :pieces * TOPK_PIECE].unflatten(-1, (pieces, TOPK_PIECE))
+        split_BKPn = logs[..., :pieces * size].unflatten(-1, (pieces, size))
         highest = (totals.unsqueeze(-1) + split_BKPn.amax(-1)).flatten(1).topk(taken, dim=-1, sorted=False).indices
         parents = highest.div(pieces, rounding_mode="floor")
-        starts = parents * V + TOPK_PIECE * highest.remainder(pieces)  # in a row of K · V values
+        starts = parents * V + size * highest.remainder(pieces)  # in a row of K · V values
         places = (starts + torch.arange(0, B * K * V, K * V).unsqueeze(-1)).flatten()
-        windows = logs.flatten().unfold(0, TOPK_PIECE, 1).index_select(0, places).view(B, taken, TOPK_PIECE)
-        sums, rest = (totals.gather(1, parents).unsqueeze(-1) + windows).flatten(1), V - pieces * TOPK_PIECE
+        windows = logs.flatten().unfold(0, size, 1).index_select(0, places).view(B, taken, size)
+        sums, rest = (totals.gather(1, parents).unsqueeze(-1) + windows).flatten(1), V - pieces * size
         if rest:
-            sums = torch.cat([sums, (totals.unsqueeze(-1) + logs[..., pieces * TOPK_PIECE:]).flatten(1)], dim=-1)
+            sums = torch.cat([sums, (totals.unsqueeze(-1) + logs[..., pieces * size:]).flatten(1)], dim=-1)
             starts = torch.cat([starts, (V * torch.arange(1, K + 1) - rest).expand(B, -1)], dim=-1)
         found, order = sums.topk(taken, dim=-1)
-        after = order - taken * TOPK_PIECE  # among the values that fill no piece
-        window, inside = order.div(TOPK_PIECE, rounding_mode="floor"), order.remainder(TOPK_PIECE)
+        window, inside = order.div(size, rounding_mode="floor"), order.remainder(size)
         if rest:
+            after = order - taken * size  # among the values that fill no piece
             window = torch.where(after < 0, window, taken + after.div(rest, rounding_mode="floor"))
             inside = torch.where(after < 0, inside, after.remainder(rest))
         index = starts.gather(1, window) + inside
@@ -288,8 +296,8 @@ class HypothesisPool:
 
 
 def pad_tokens(part: Tensor, width: int, value: float = 0) -> Tensor:
-    """(..., t) padded to (..., width)."""
-    return pad(part, (0, width - part.shape[-1]), value=value)
+    """(..., t) padded to (..., width); the tensor itself if it is so wide."""
+    return part if part.shape[-1] == width else pad(part, (0, width - part.shape[-1]), value=value)
 
 
 def concat_rows(parts: Sequence[Tensor], value: float = 0) -> Tensor:

@@ -127,7 +127,8 @@ def why_no_block(block: nn.Module, causal: bool = True) -> str | None:
     if type(block) is not Block:
         return f"a block is a {type(block).__name__}"
     if type(block.mixer) is not SelfAttention or type(block.mixer.mask) is not (Causal if causal else type(None)):
-        return f"a block has a mixer other than {'causal self-attention' if causal else 'self-attention without a mask'}"
+        wanted = "causal self-attention" if causal else "self-attention without a mask"
+        return f"a block has a mixer other than {wanted}"
     if block.feed_forward is not None and not isinstance(block.feed_forward, FeedForward):
         return "a block has an unknown feed-forward module"
     for around in (block.around_mixer, block.around_cross, block.around_feed_forward):
