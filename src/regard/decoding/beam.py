@@ -222,8 +222,10 @@ class BeamSearch:
             update = self._update_groups(batch, rows, logs_BKV, exact_topk)
             statuses = update.status.tolist()
         pool = self.add_truncated(before, rows, update) if TRUNCATED in statuses else update.pool
-        finished = [slot for slot in range(len(batch.sequences))
-                    if RUNNING not in statuses[slot * self.groups:(slot + 1) * self.groups]]
+        if self.groups > 1:  # the groups of a sequence end together
+            statuses = [RUNNING if RUNNING in statuses[first:first + self.groups] else FINISHED
+                        for first in range(0, len(statuses), self.groups)]
+        finished = [slot for slot, status in enumerate(statuses) if status != RUNNING]
         parents_BK = update.parents + K * torch.arange(B, device=logits.device).unsqueeze(-1)
         lengths = [length + 1 for length in batch.lengths]
         return SearchStep(BeamBatch(batch.sequences, lengths, update.live, pool), parents_BK.view(-1, self.beams),

@@ -15,6 +15,7 @@ Legend: F sequences, W hypotheses of each, R = F·W rows, S slots of storage, n 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -249,11 +250,12 @@ def attention_runs(sizes: list[int], waste: int) -> list[AttentionRun]:
         sizes: the number of keys of each sequence.
         waste: how many keys attention may read in vain before another run begins.
     """
-    runs, first, most, wasted = list[AttentionRun](), 0, 0, 0
-    for number, size in enumerate(sizes):
-        more = most - size if size <= most else (size - most) * (number - first)
+    runs, first, number, most, wasted = list[AttentionRun](), 0, 0, 0, 0
+    for size, equal in groupby(sizes):
+        count = len([*equal])
+        more = (most - size) * count if size <= most else (size - most) * (number - first)
         if number > first and wasted + more > waste:
             runs.append(AttentionRun(first, number, most))
             first, most, wasted, more = number, 0, 0, 0
-        most, wasted = max(most, size), wasted + more
-    return [*runs, AttentionRun(first, len(sizes), most)]
+        number, most, wasted = number + count, max(most, size), wasted + more
+    return [*runs, AttentionRun(first, number, most)]

@@ -216,7 +216,7 @@ class PackedDecoder:
         self.sublayers = [(one, PACKED_SUBLAYERS[one.kind](one.module), norm_function(one.norm))
                           for one in plan.sublayers]
         self.last_norm = None if plan.last_norm is None else norm_function(plan.last_norm)
-        self.output = PackedProduct(plan.decoder.output)
+        self.output, self.simple_embedding = PackedProduct(plan.decoder.output), is_simple_embedding(plan.embedding)
         self.positions: Tensor | None = None
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
@@ -266,17 +266,16 @@ class PackedDecoder:
 
     def _embed(self, ids: Tensor, positions: Tensor, at: "TokenPositions", capacity: int) -> Tensor:
         """The vectors (R, D) of tokens at position `at` of `capacity`."""
-        embedding = self.embedding
-        if not is_simple_embedding(embedding):
-            return embedding(ids, positions.unsqueeze(-1)).squeeze(1)
-        x = embedding_rows(ids.squeeze(1), embedding.tokens.weight)
-        if embedding.factor != 1.0:
-            x = x * embedding.factor
-        if embedding.positions is None:
+        if not self.simple_embedding:
+            return self.embedding(ids, positions.unsqueeze(-1)).squeeze(1)
+        x = embedding_rows(ids.squeeze(1), self.embedding.tokens.weight)
+        if self.embedding.factor != 1.0:
+            x = x * self.embedding.factor
+        if self.embedding.positions is None:
             return x
         last = at if isinstance(at, int) else at.filled - 1
         if self.positions is None or len(self.positions) <= last:
-            self.positions = position_table(embedding, capacity)
+            self.positions = position_table(self.embedding, capacity)
             assert self.positions is not None
         return x + self.positions[at if isinstance(at, int) else at.rows]
 
