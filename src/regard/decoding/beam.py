@@ -52,6 +52,7 @@ from regard.decoding.constraints import (
     allocate_beams,
     build_automata,
     check_term_vocabulary,
+    check_vocabulary,
 )
 from regard.decoding.request import (
     FINISHED,
@@ -74,6 +75,7 @@ from regard.decoding.scoring import (
     check_weight,
     initial_coverage,
 )
+from regard.kernels.launch import is_readable
 from regard.models.contract import GenerativeModel
 
 
@@ -278,12 +280,15 @@ class BeamSearch:
         """One step of one group of each sequence. Without terms it does not wait for the device."""
         selection = self._select(live, sequences, rows, logs, penalty, topk)
         length_B1 = (rows.lengths + 1).unsqueeze(-1).to(live.totals.dtype)
-        complete = live.extend(selection.ended, rows.lengths, rows.width)
-        scores_BJ = self._scores(complete, length_B1)
-        pool = pool.add_finished(complete.ids, complete.logs, rows.lengths + 1, scores_BJ)
-        hypotheses_K = torch.arange(live.totals.shape[1], device=logs.device)
-        offered_BJ1 = (complete.totals > -torch.inf).unsqueeze(-1)
-        ended_BK = ((selection.ended.parents.unsqueeze(-1) == hypotheses_K) & offered_BJ1).any(dim=1)
+        offered_BJ = selection.ended.totals > -torch.inf
+        if is_readable(offered_BJ) and not offered_BJ.any():  # usual in the first and last steps of a batch
+            ended_BK = torch.zeros_like(live.totals, dtype=torch.bool)
+        else:
+            complete = live.extend(selection.ended, rows.lengths, rows.width)
+            scores_BJ = self._scores(complete, length_B1)
+            pool = pool.add_finished(complete.ids, complete.logs, rows.lengths + 1, scores_BJ)
+            hypotheses_K = torch.arange(live.totals.shape[1], device=logs.device)
+            ended_BK = ((selection.ended.parents.unsqueeze(-1) == hypotheses_K) & offered_BJ.unsqueeze(-1)).any(dim=1)
 
         continued = selection.continued
         longest_B1 = (rows.max_lengths + 1).unsqueeze(-1).to(length_B1.dtype)  # with an end token
@@ -298,17 +303,16 @@ class BeamSearch:
 
     def _select(self, live: LiveHypotheses, sequences: Sequence[int], rows: RowLengths, logs: Tensor,
                 penalty: Tensor | None, topk: TopKFunction) -> "BeamSelection":
-        # Of one hypothesis, at most all end tokens and as many others as there are beams can matter; of all of them
-        # together, at most all their end tokens and as many others.
-        width, ends = live.totals.shape[1], len(self.request.ends)
-        considered = width + ends
+        width, ends = live.totals.shape[1], self.request.ends
+        # Of one hypothesis, at most all end tokens and as many others as there are beams can matter.
+        considered = width + len(ends)
         if self.terms is None:
-            found = None
-            if topk is quick_topk and penalty is None:
-                found = Candidates.of_rows(live.totals, logs, width + width * ends)
-            candidates, ambiguous = found or Candidates.of(live.totals, logs, considered, topk, penalty)
-            return select_candidates(candidates, self.request.is_end(candidates.tokens, logs.shape[-1]),
-                                     live.totals.shape[1], ambiguous)
+            found = select_of_rows(live.totals, logs, width, ends) if topk is quick_topk and penalty is None else None
+            if found is not None:
+                return found
+            candidates, ambiguous = Candidates.of(live.totals, logs, considered, topk, penalty)
+            return select_candidates(candidates, self.request.is_end(candidates.tokens, logs.shape[-1]), width,
+                                     ambiguous)
         terms = [self.terms[self.request.prompt_of(sequence)] for sequence in sequences]
         left = (rows.max_lengths - rows.lengths - 1).tolist()
         return select_with_terms(live, logs, considered, topk, penalty, terms, left, self.request)
@@ -343,6 +347,39 @@ def select_candidates(candidates: Candidates, is_end: Tensor, count: int, ambigu
     best = candidates.first(count)
     ended = replace(best, totals=best.totals.masked_fill(~is_end[:, :count], -torch.inf))
     return BeamSelection(ended, candidates.without(is_end, count), None, _has_nan(candidates), ambiguous)
+
+
+def select_of_rows(totals: Tensor, logs: Tensor, count: int, ends: Sequence[int]) -> BeamSelection | None:
+    """The same for all hypotheses of a row together, which is faster on a CPU; None where it is not.
+
+    End tokens are compared apart from the others, so that fewer others need to be found.
+
+    Args:
+        totals: (B, K).
+        logs: the log-probabilities (B, K, V).
+        ends: the end tokens.
+    """
+    if logs.device.type != "cpu":
+        return None
+    check_vocabulary("end", ends, logs.shape[-1])
+    ends_E = torch.tensor([*ends], dtype=torch.long)
+    end_logs_BKE = logs.index_select(-1, ends_E)
+    logs.index_fill_(-1, ends_E, -torch.inf)
+    found = Candidates.of_rows(totals, logs, count)
+    logs.index_copy_(-1, ends_E, end_logs_BKE)
+    if found is None:
+        return None
+    continued, ambiguous = found
+    totals_BC, order_BC = (part[:, :count] for part in (totals.unsqueeze(-1) + end_logs_BKE).flatten(1).sort(
+        -1, descending=True))
+    differences_BCK = continued.totals.unsqueeze(1) - totals_BC.unsqueeze(-1)
+    neighbours = (totals_BC[:, 1:] == totals_BC[:, :-1]) & (totals_BC[:, 1:] > -torch.inf)
+    ambiguous = ambiguous | (differences_BCK == 0).any() | neighbours.any()
+    ranks_BC = (differences_BCK > 0).sum(-1) + torch.arange(totals_BC.shape[1])
+    ended = Candidates(totals_BC.masked_fill(ranks_BC >= count, -torch.inf),
+                       order_BC.div(max(1, len(ends)), rounding_mode="floor"),
+                       ends_E[order_BC.remainder(max(1, len(ends)))], end_logs_BKE.flatten(1).gather(1, order_BC))
+    return BeamSelection(ended, continued, None, _has_nan(continued), ambiguous)
 
 
 def select_with_terms(live: LiveHypotheses, logs: Tensor, considered: int, topk: TopKFunction, penalty: Tensor | None,

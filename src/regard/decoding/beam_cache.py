@@ -31,7 +31,8 @@ from regard.models.encoder_decoder import DecoderState
 RUN_BYTES = 600_000
 """Bytes of keys and values that attention reads in the time of one more call."""
 KEY_MULTIPLE = 16
-"""Attention on a CPU is fast for numbers of keys that fill vector registers: 15 keys take twice as long as 16."""
+"""A power of two. Attention on a CPU is fast for numbers of keys that fill vector registers: 15 keys take twice as long
+as 16."""
 MIN_SLOTS = 64
 """The slots for which there is storage at first."""
 AttendFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -231,7 +232,7 @@ def _pick_context(context: ContextCache | None, rows: RowGroups) -> ContextCache
 
 def round_up(count: Any) -> Any:
     """A number of keys, or a tensor of such numbers, as a multiple of KEY_MULTIPLE."""
-    return (count + KEY_MULTIPLE - 1) // KEY_MULTIPLE * KEY_MULTIPLE
+    return (count + KEY_MULTIPLE - 1) & -KEY_MULTIPLE
 
 
 def _context_runs(context: ContextCache) -> list[AttentionRun]:
@@ -239,8 +240,9 @@ def _context_runs(context: ContextCache) -> list[AttentionRun]:
     count, heads, states, width = context.key.shape
     if context.lengths is None:
         return [AttentionRun(0, count, states)]
-    sizes = round_up(context.lengths.clamp(min=1)).clamp(max=states).tolist()
-    return attention_runs(sizes, RUN_BYTES // (2 * heads * width * context.key.element_size()))
+    runs = attention_runs(round_up(context.lengths.clamp(min=1)).tolist(),
+                          RUN_BYTES // (2 * heads * width * context.key.element_size()))
+    return [run._replace(keys=min(run.keys, states)) for run in runs]
 
 
 def attention_runs(sizes: list[int], waste: int) -> list[AttentionRun]:
