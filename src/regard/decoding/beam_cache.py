@@ -80,10 +80,15 @@ class AttentionRun(NamedTuple):
 
 def attend_runs(attend: AttendFunction, query: Tensor, key: Tensor, value: Tensor, mask: Tensor,
                 runs: Sequence[AttentionRun]) -> Tensor:
-    """The attention of queries (F, H, W, D) to keys and values (F, G, n, D) under a mask (F, 1, W or 1, n), by runs."""
-    # Slices keep the GIL; other views release it, and wait for it again while another worker computes.
+    """The attention of queries (F, H, W, D) to keys and values (F, G, n, D), run by run: (F, W, H · D).
+
+    Args:
+        mask: (F, 1, W or 1, n).
+    """
+    # Slices keep the GIL; other views release it, and wait for it again while another worker computes. The kernel
+    # stores the heads of a query side by side, so that only `cat` copies.
     parts = [attend(query[start:stop], key[start:stop, :, :keys], value[start:stop, :, :keys],
-                    mask[start:stop, ..., :keys]) for start, stop, keys in runs]
+                    mask[start:stop, ..., :keys]).transpose(1, 2).flatten(2) for start, stop, keys in runs]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -108,8 +113,7 @@ class BeamSlots(NamedTuple):
         storage.rows.index_copy_(0, self.places, new.flatten(1))
         rows, heads, _, width = query.shape
         query_FHWD = query.view(-1, self.width, heads, width).transpose(1, 2)
-        output = attend_runs(attend, query_FHWD, storage.keys, storage.values, self.mask, self.runs)
-        return output.transpose(1, 2).reshape(rows, -1)
+        return attend_runs(attend, query_FHWD, storage.keys, storage.values, self.mask, self.runs).view(rows, -1)
 
 
 @dataclass(frozen=True)

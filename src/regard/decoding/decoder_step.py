@@ -268,16 +268,14 @@ class PackedDecoder:
         """The vectors (R, D) of tokens at position `at` of `capacity`."""
         if not self.simple_embedding:
             return self.embedding(ids, positions.unsqueeze(-1)).squeeze(1)
-        x = embedding_rows(ids.squeeze(1), self.embedding.tokens.weight)
-        if self.embedding.factor != 1.0:
-            x = x * self.embedding.factor
+        x, factor = embedding_rows(ids.squeeze(1), self.embedding.tokens.weight), self.embedding.factor
         if self.embedding.positions is None:
-            return x
+            return x if factor == 1.0 else x * factor
         last = at if isinstance(at, int) else at.filled - 1
         if self.positions is None or len(self.positions) <= last:
             self.positions = position_table(self.embedding, capacity)
             assert self.positions is not None
-        return x + self.positions[at if isinstance(at, int) else at.rows]
+        return torch.add(self.positions[at if isinstance(at, int) else at.rows], x, alpha=factor)
 
 
 class RowPositions:
@@ -405,9 +403,10 @@ class PackedCrossAttention(PackedAttention):
             attended = attend_runs(self.attend, query, context.key, context.value, mask.opened, at.context_runs)
         else:
             attended = self.attend(query, context.key, context.value, None if mask is None else mask.opened)
+            attended = attended.transpose(1, 2).flatten(2)
         if mask is not None and mask.blind is not None:
-            attended = attended.masked_fill(mask.blind, 0.0)
-        return self.merge(attended.transpose(1, 2).reshape(rows, -1), x)
+            attended = attended.masked_fill(mask.blind.squeeze(-1), 0.0)
+        return self.merge(attended.reshape(rows, -1), x)
 
 
 PackedSublayer = Callable[[Tensor, BlockState, Tensor, TokenPositions], Tensor]
