@@ -111,7 +111,7 @@ def test_a_narrow_student_of_many_translations_learns_at_a_higher_rate():
     def rate(pairs, width, *, distilled=True):
         return training_values(pairs, GPU, distilled=distilled, width=width)["training.schedule.learning_rate"]
 
-    assert rate(290_000, 128) == rate(290_000, 160) == choices.STUDENT_RATE > rate(290_000, 192) == rate(290_000, None)
+    assert rate(290_000, 128) == rate(290_000, 144) == choices.STUDENT_RATE > rate(290_000, 160) == rate(290_000, None)
     assert rate(29_000, 128) == rate(290_000, 128, distilled=False) == rate(290_000, 192)
 
 
