@@ -350,9 +350,9 @@ def select_candidates(candidates: Candidates, is_end: Tensor, count: int, ambigu
 
 
 def select_of_rows(totals: Tensor, logs: Tensor, count: int, ends: Sequence[int]) -> BeamSelection | None:
-    """The same for all hypotheses of a row together, which is faster on a CPU; None where it is not.
+    """Select among the continuations of all hypotheses of a row together; None where that is not faster.
 
-    End tokens are compared apart from the others, so that fewer others need to be found.
+    It is faster on a CPU. End tokens are compared apart from the others, so that fewer others need to be found.
 
     Args:
         totals: (B, K).

@@ -176,7 +176,7 @@ class PackedSourceAttention(PackedAttention):
 
 
 def chunks(lengths: Tensor) -> Iterator[Chunk]:
-    """Divide sources of these lengths (B,) into chunks, the longest first; empty sources are in none."""
+    """Divide sources of these lengths (B,) into chunks, the longest sources first; empty sources are in none."""
     ordered, order = lengths.sort(descending=True, stable=True)
     sizes = [size for size in ordered.tolist() if size]
     first = 0
