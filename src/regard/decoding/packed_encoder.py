@@ -39,7 +39,7 @@ from regard.decoding.decoder_step import (
     why_not_packed,
 )
 from regard.models.contract import Memory
-from regard.models.encoder_decoder import Encoder
+from regard.models.encoder_decoder import Encoder, EncoderDecoder
 from regard.tokens import Tokens
 
 CHUNK_TOKENS = 2048
@@ -71,7 +71,11 @@ class Chunk(NamedTuple):
 
 def why_no_packed_encoder(model: object) -> str | None:
     """Why sources cannot be encoded without padding; None if they can. It holds inside of `packed_linear_layers`."""
-    encoder = getattr(model, "encoder", None)
+    if type(model) is not EncoderDecoder:
+        return "the model is no EncoderDecoder"
+    encoder = model.encoder
+    if "encode" in vars(model) or {"encode", "states"} & {*vars(encoder)}:
+        return "a function of the encoder was replaced"
     if type(encoder) is not Encoder or type(encoder.stack) is not Stack or encoder.front is not None:
         return "the encoder is more than a stack of blocks"
     found = why_not_packed(encoder)
@@ -84,7 +88,10 @@ def why_no_packed_encoder(model: object) -> str | None:
 
 def packed_encoder(model: object) -> "PackedEncoder | None":
     """The encoder of a model, for sources without padding; None if the model has no such encoder."""
-    return None if why_no_packed_encoder(model) is not None else PackedEncoder(model.encoder)  # type: ignore[attr-defined]
+    if why_no_packed_encoder(model) is not None:
+        return None
+    assert isinstance(model, EncoderDecoder)
+    return PackedEncoder(model.encoder)
 
 
 class PackedEncoder:
