@@ -107,7 +107,8 @@ def test_sources_of_very_different_lengths(lengths, run_bytes, monkeypatch):
         states = pair.step(pair.begin(sources, [[] for _ in sources]))
         states = pair.step(picked(states))
         states = pair.step(picked(states, [len(sources) - 1, 0]))
-        pair.step(picked(states, [1, 0]))
+        states = pair.step(picked(states, [1, 0]))  # every step compares the logits with those of the model
+        assert states[0].positions.tolist() == 2 * WIDTH * [4]
 
 
 def test_attention_reads_multiples_of_keys():
